@@ -1,8 +1,9 @@
-// Conversions between f32 and the 16-bit floats of model files and caches, in plain integer code, so that every compiler and
-// CPU gives the same bytes. Called wherever a stored scale, weight or key is read or written without a SIMD conversion.
+// Conversions between f32 and the 16-bit floats of model files and caches, in plain integer code, so that
+// every compiler and CPU gives the same bytes. Called wherever a stored scale, weight or key is read or
+// written without a SIMD conversion.
 //
-// Invariant: equal to F16C's vcvtph2ps and vcvtps2ph (round to nearest even) by bits, NaN included: a NaN keeps its sign and
-// the top of its payload and becomes quiet.
+// Invariant: equal to F16C's vcvtph2ps and vcvtps2ph (round to nearest even) by bits, NaN included: a NaN
+// keeps its sign and the top of its payload and becomes quiet.
 #pragma once
 
 #include <bit>
@@ -33,9 +34,10 @@ constexpr uint16_t f16_from_f32(float value) {
     const uint32_t sign = bits >> 16 & 0x8000u;
     const uint32_t magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-    if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // 65520 is the tie to infinity
-    if (magnitude <= 0x33000000u) return static_cast<uint16_t>(sign);            // 2^-25 is the tie to zero
-    if (magnitude < 0x38800000u) {                                               // below 2^-14: a subnormal half
+    if (magnitude >= 0x477ff000u)
+        return static_cast<uint16_t>(sign | 0x7c00u);                  // 65520 is the tie to infinity
+    if (magnitude <= 0x33000000u) return static_cast<uint16_t>(sign);  // 2^-25 is the tie to zero
+    if (magnitude < 0x38800000u) {                                     // below 2^-14: a subnormal half
         const uint32_t mantissa = (magnitude & 0x007fffffu) | 0x00800000u;
         const uint32_t shift = 126 - (magnitude >> 23);  // to units of 2^-24: 14 to 24
         const uint32_t kept = mantissa >> shift;
@@ -55,6 +57,8 @@ constexpr uint16_t f16_from_f32_saturate(float value) {
 }
 
 // Exact, NaN payloads included.
-constexpr float f32_from_bf16(uint16_t brain) { return std::bit_cast<float>(static_cast<uint32_t>(brain) << 16); }
+constexpr float f32_from_bf16(uint16_t brain) {
+    return std::bit_cast<float>(static_cast<uint32_t>(brain) << 16);
+}
 
 }  // namespace treadle

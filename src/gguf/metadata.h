@@ -1,7 +1,8 @@
-// The metadata of a model file: its header's bytes as they stand in the file, and an index of where each value lies.
-// Filled by gguf/parse, asked by the model loader and the tokenizer through typed lookups.
+// The metadata of a model file: its header's bytes as they stand in the file, and an index of where each
+// value lies. Filled by gguf/parse, asked by the model loader and the tokenizer through typed lookups.
 //
-// Invariant: every offset in the index was checked against the bytes when it was made; a lookup cannot leave them.
+// Invariant: every offset in the index was checked against the bytes when it was made; a lookup cannot leave
+// them.
 //
 //     bytes   | magic | version | counts | key | type | value | key | type | value | … | tensor infos |
 //     entries                               ^key_offset  ^value_offset   (sorted by key)
@@ -45,7 +46,9 @@ struct NumberArray {
     uint64_t count = 0;
     const char* bytes = nullptr;
 
-    bool is_integer() const { return type != ValueType::f32 && type != ValueType::f64 && type != ValueType::boolean; }
+    bool is_integer() const {
+        return type != ValueType::f32 && type != ValueType::f64 && type != ValueType::boolean;
+    }
     // The element as an integer; false if it is not one or does not fit (a u64 beyond 2^63). index < count.
     bool integer_at(uint64_t index, int64_t* out) const;
     // The element as a number; bools are 0 and 1, 64-bit integers are rounded. index < count.
@@ -75,9 +78,10 @@ public:
     size_t size() const { return entries_.size(); }
     std::string_view key_at(size_t index) const;  // in the order of the keys' bytes
 
-    // Each lookup: OK; NOT_FOUND if the key is absent; CORRUPT if its value has another type; LIMIT if it does not fit `out`.
-    // The message names the key, what was found and what was wanted; `out` is written only with OK. Integers are accepted
-    // in any integer type, floats as f32 or f64 (rounded). Views live as long as this object.
+    // Each lookup: OK; NOT_FOUND if the key is absent; CORRUPT if its value has another type; LIMIT if it
+    // does not fit `out`. The message names the key, what was found and what was wanted; `out` is written
+    // only with OK. Integers are accepted in any integer type, floats as f32 or f64 (rounded). Views live as
+    // long as this object.
     [[nodiscard]] Status get(std::string_view key, uint32_t* out, Error* error) const;
     [[nodiscard]] Status get(std::string_view key, int32_t* out, Error* error) const;
     [[nodiscard]] Status get(std::string_view key, uint64_t* out, Error* error) const;
@@ -114,7 +118,9 @@ private:
         uint32_t first_string;   // of a string array, in string_offsets_
         uint64_t count;          // elements of an array, else 1
     };
-    std::string_view key_of(const Entry& entry) const { return {bytes_.data() + entry.key_offset, entry.key_bytes}; }
+    std::string_view key_of(const Entry& entry) const {
+        return {bytes_.data() + entry.key_offset, entry.key_bytes};
+    }
     const Entry* find(std::string_view key) const;
     Status find_typed(std::string_view key, const Entry** out, Error* error) const;
     Status get_integer(std::string_view key, bool* negative, uint64_t* bits, Error* error) const;

@@ -1,9 +1,10 @@
-// Reads GGUF model files (versions 2 and 3, little-endian, also split into parts) from strangers: bytes in, typed views or a
-// status out. Called by the model loader, once per model; afterwards read_tensor may be called from several threads at once if
-// the file readers allow it.
+// Reads GGUF model files (versions 2 and 3, little-endian, also split into parts) from strangers: bytes in,
+// typed views or a status out. Called by the model loader, once per model; afterwards read_tensor may be
+// called from several threads at once if the file readers allow it.
 //
-// Invariant: nothing is believed before it was checked against the size of the file; memory stays within a small multiple of
-// the header's bytes; a file that was accepted names no byte outside of itself and no byte twice.
+// Invariant: nothing is believed before it was checked against the size of the file; memory stays within a
+// small multiple of the header's bytes; a file that was accepted names no byte outside of itself and no byte
+// twice.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ namespace treadle {
 
 struct TensorView {
     std::string_view name;
-    uint64_t dims[4] = {1, 1, 1, 1};  // the first one runs fastest: a row has dims[0] values; unused ones are 1
+    uint64_t dims[4] = {1, 1, 1,
+                        1};  // the first one runs fastest: a row has dims[0] values; unused ones are 1
     int n_dims = 0;
     TensorType type = TensorType::F32;
     uint32_t file_index = 0;  // of the part that holds it
@@ -37,7 +39,8 @@ struct TensorView {
 // Opens part `index` (from 0) of `count` of a split file, whose first part is being read. See split_path.
 struct SiblingHook {
     void* user = nullptr;
-    Status (*open)(void* user, uint32_t index, uint32_t count, Owned<FileReader>* out, Error* error) = nullptr;
+    Status (*open)(void* user, uint32_t index, uint32_t count, Owned<FileReader>* out,
+                   Error* error) = nullptr;
 };
 
 class GgufFile {
@@ -56,8 +59,8 @@ public:
     uint64_t tensor_bytes() const { return tensor_bytes_; }                   // of all tensors
 
     // Copies `size` bytes from `offset` within the tensor.
-    [[nodiscard]] Status read_tensor(const TensorView& tensor, uint64_t offset, void* destination, size_t size,
-                                     Error* error) const;
+    [[nodiscard]] Status read_tensor(const TensorView& tensor, uint64_t offset, void* destination,
+                                     size_t size, Error* error) const;
 
 private:
     friend class SplitJoiner;
@@ -74,12 +77,13 @@ private:
     std::pmr::vector<uint32_t> by_name_;  // indices into tensors_
 };
 
-// Reads and checks the header. `reader` must outlive the GgufFile. Without a sibling hook a split file is refused.
-[[nodiscard]] Status read_gguf(FileReader& reader, const SiblingHook& siblings, Memory* memory, Owned<GgufFile>* out,
-                               Error* error);
+// Reads and checks the header. `reader` must outlive the GgufFile. Without a sibling hook a split file is
+// refused.
+[[nodiscard]] Status read_gguf(FileReader& reader, const SiblingHook& siblings, Memory* memory,
+                               Owned<GgufFile>* out, Error* error);
 
-// Writes the path of part `index` of `count`, given the path of part 0 ("name-00001-of-00003.gguf"); false if `first_path`
-// has no such ending for that count.
+// Writes the path of part `index` of `count`, given the path of part 0 ("name-00001-of-00003.gguf"); false if
+// `first_path` has no such ending for that count.
 bool split_path(std::string_view first_path, uint32_t index, uint32_t count, std::pmr::string* out);
 
 }  // namespace treadle

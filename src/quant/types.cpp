@@ -1,4 +1,5 @@
-// Taking blocks apart, and the one formula per scale kind that puts them together again. The layouts are drawn in types.h.
+// Taking blocks apart, and the one formula per scale kind that puts them together again. The layouts are
+// drawn in types.h.
 #include "quant/types.h"
 
 #include <bit>
@@ -9,7 +10,8 @@
 namespace treadle {
 namespace {
 
-// The blocks as structs. They hold bytes only, so that any address may be viewed as one and no byte order is assumed.
+// The blocks as structs. They hold bytes only, so that any address may be viewed as one and no byte order is
+// assumed.
 struct BlockQ4_0 {
     uint8_t d[2], nibbles[16];
 };
@@ -46,9 +48,12 @@ struct BlockQ6_K {
 struct BlockIQ4_XS {
     uint8_t d[2], scales_high[2], scales_low[4], nibbles[128];
 };
-static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 && sizeof(BlockQ5_1) == 24);
-static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockMXFP4) == 17 && sizeof(BlockQ2_K) == 84 && sizeof(BlockQ3_K) == 110);
-static_assert(sizeof(BlockQ4_K) == 144 && sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210 && sizeof(BlockIQ4_XS) == 136);
+static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(BlockQ5_0) == 22 &&
+              sizeof(BlockQ5_1) == 24);
+static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockMXFP4) == 17 && sizeof(BlockQ2_K) == 84 &&
+              sizeof(BlockQ3_K) == 110);
+static_assert(sizeof(BlockQ4_K) == 144 && sizeof(BlockQ5_K) == 176 && sizeof(BlockQ6_K) == 210 &&
+              sizeof(BlockIQ4_XS) == 136);
 
 constexpr int super_block = 256;
 
@@ -72,13 +77,15 @@ constexpr TypeInfo types[type_count] = {
 };
 
 constexpr const char* foreign_names[] = {
-    "F32",     "F16",     "Q4_0",   "Q4_1",   "Q4_2",     "Q4_3",     "Q5_0",     "Q5_1",  "Q8_0",  "Q8_1",
-    "Q2_K",    "Q3_K",    "Q4_K",   "Q5_K",   "Q6_K",     "Q8_K",     "IQ2_XXS",  "IQ2_XS", "IQ3_XXS", "IQ1_S",
-    "IQ4_NL",  "IQ3_S",   "IQ2_S",  "IQ4_XS", "I8",       "I16",      "I32",      "I64",   "F64",   "IQ1_M",
-    "BF16",    "Q4_0_4_4", "Q4_0_4_8", "Q4_0_8_8", "TQ1_0", "TQ2_0",  "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",
+    "F32",      "F16",      "Q4_0",    "Q4_1",  "Q4_2",       "Q4_3",       "Q5_0",       "Q5_1",
+    "Q8_0",     "Q8_1",     "Q2_K",    "Q3_K",  "Q4_K",       "Q5_K",       "Q6_K",       "Q8_K",
+    "IQ2_XXS",  "IQ2_XS",   "IQ3_XXS", "IQ1_S", "IQ4_NL",     "IQ3_S",      "IQ2_S",      "IQ4_XS",
+    "I8",       "I16",      "I32",     "I64",   "F64",        "IQ1_M",      "BF16",       "Q4_0_4_4",
+    "Q4_0_4_8", "Q4_0_8_8", "TQ1_0",   "TQ2_0", "IQ4_NL_4_4", "IQ4_NL_4_8", "IQ4_NL_8_8", "MXFP4",
 };
 
-constexpr int8_t table_nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t table_nonlinear[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                        1,    13,   25,  38,  53,  69,  89,  113};
 constexpr int8_t table_fp4_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 constexpr PackedKind kind_q4_0{4, nullptr, 8, ScaleKind::f16, 32, 32, 0};
@@ -132,7 +139,8 @@ void split_crumbs_256(const uint8_t* crumbs, uint8_t* codes) {
 void add_bits_256(const uint8_t* high, int position, uint8_t* codes) {
     for (int run = 0; run < 8; ++run) {
         for (int i = 0; i < 32; ++i) {
-            codes[32 * run + i] = static_cast<uint8_t>(codes[32 * run + i] | (high[i] >> run & 1) << position);
+            codes[32 * run + i] =
+                static_cast<uint8_t>(codes[32 * run + i] | (high[i] >> run & 1) << position);
         }
     }
 }
@@ -146,7 +154,8 @@ void split_scales_q3_k(const uint8_t* packed, uint8_t* scales) {
     }
 }
 
-// The 8 pairs of Q4_K and Q5_K in 12 bytes: the first four pairs as low six bits, whose tops hold the high crumbs of the last four.
+// The 8 pairs of Q4_K and Q5_K in 12 bytes: the first four pairs as low six bits, whose tops hold the high
+// crumbs of the last four.
 void split_scales_q4_k(const uint8_t* packed, uint8_t* scales, uint8_t* minimums) {
     for (int i = 0; i < 4; ++i) {
         scales[i] = packed[i] & 63;
@@ -222,7 +231,8 @@ void unpack(const BlockQ5_K& block, const UnpackedRow& out) {
     add_bits_256(block.high, 4, out.codes);
 }
 
-// Each half of 128 values: 64 bytes of nibbles (low: values 0..63, high: 64..127) and 32 bytes of crumbs for four runs of 32.
+// Each half of 128 values: 64 bytes of nibbles (low: values 0..63, high: 64..127) and 32 bytes of crumbs for
+// four runs of 32.
 void unpack(const BlockQ6_K& block, const UnpackedRow& out) {
     *out.scale = u16_at(block.d);
     std::memcpy(out.sub_scale, block.scales, sizeof block.scales);
@@ -253,7 +263,8 @@ T* after(T* pointer, size_t count) {
 
 // `unpack` on each block of a row, with the outputs moving along.
 template <class Block>
-void unpack_blocks(const PackedKind& kind, size_t block_values, const void* row, size_t values, UnpackedRow out) {
+void unpack_blocks(const PackedKind& kind, size_t block_values, const void* row, size_t values,
+                   UnpackedRow out) {
     const size_t groups = block_values / static_cast<size_t>(kind.group);
     const size_t scales = block_values / static_cast<size_t>(kind.scale_values);
     const auto* bytes = static_cast<const uint8_t*>(row);
@@ -279,7 +290,9 @@ void decode_group(const PackedKind& kind, const UnpackedRow& block, int group, f
     switch (kind.scale) {
         case ScaleKind::f16: break;
         case ScaleKind::f16_min: minimum = f32_from_f16(block.minimum[0]); break;
-        case ScaleKind::i8_f16: scale = d * static_cast<float>(static_cast<int8_t>(block.sub_scale[group])); break;
+        case ScaleKind::i8_f16:
+            scale = d * static_cast<float>(static_cast<int8_t>(block.sub_scale[group]));
+            break;
         case ScaleKind::u8_f16_min:
             scale = d * static_cast<float>(block.sub_scale[group]);
             minimum = f32_from_f16(block.minimum[0]) * static_cast<float>(block.sub_minimum[group]);

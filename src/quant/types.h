@@ -1,21 +1,19 @@
-// The tensor types of model files: their block layouts, exact decoding to f32, and unpacking to codes and scales for the
-// backends that pack weights their own way. Called by the model reader (sizes), the CPU and CUDA backends (unpack_row, when
-// weights are loaded) and by tests and embedding look-ups (decode_row).
+// The tensor types of model files: their block layouts, exact decoding to f32, and unpacking to codes and
+// scales for the backends that pack weights their own way. Called by the model reader (sizes), the CPU and
+// CUDA backends (unpack_row, when weights are loaded) and by tests and embedding look-ups (decode_row).
 //
-// Invariant: decoding is a function of the bytes alone and equals the PyPI package `gguf` by bytes, except that of a NaN only
-// the fact is promised, not sign or payload (0 × infinity has another sign on another CPU).
+// Invariant: decoding is a function of the bytes alone and equals the PyPI package `gguf` by bytes, except
+// that of a NaN only the fact is promised, not sign or payload (0 × infinity has another sign on another
+// CPU).
 //
 // A block of a quantized type holds `block_values` neighbours of a row. All numbers are little-endian:
 //
-//     Q4_0    | d f16 | 16 × 2 nibbles |                                  low nibbles are values 0..15, high 16..31
-//     Q4_1    | d f16 | m f16 | 16 × 2 nibbles |
-//     Q5_0    | d f16 | 32 high bits | 16 × 2 nibbles |
-//     Q5_1    | d f16 | m f16 | 32 high bits | 16 × 2 nibbles |
-//     Q8_0    | d f16 | 32 × i8 |
-//     IQ4_NL  | d f16 | 16 × 2 nibbles |                                  nibbles index a table
-//     MXFP4   | e8m0  | 16 × 2 nibbles |                                  nibbles index a table
-//     Q2_K    | 16 × (scale 4, minimum 4) | 64 × 4 crumbs | d f16 | dmin f16 |
-//     Q3_K    | 32 × 8 high bits | 64 × 4 crumbs | 16 × scale 6 | d f16 |
+//     Q4_0    | d f16 | 16 × 2 nibbles |                                  low nibbles are values 0..15,
+//     high 16..31 Q4_1    | d f16 | m f16 | 16 × 2 nibbles | Q5_0    | d f16 | 32 high bits | 16 × 2 nibbles
+//     | Q5_1    | d f16 | m f16 | 32 high bits | 16 × 2 nibbles | Q8_0    | d f16 | 32 × i8 | IQ4_NL  | d f16
+//     | 16 × 2 nibbles |                                  nibbles index a table MXFP4   | e8m0  | 16 × 2
+//     nibbles |                                  nibbles index a table Q2_K    | 16 × (scale 4, minimum 4) |
+//     64 × 4 crumbs | d f16 | dmin f16 | Q3_K    | 32 × 8 high bits | 64 × 4 crumbs | 16 × scale 6 | d f16 |
 //     Q4_K    | d f16 | dmin f16 | 8 × (scale 6, minimum 6) | 128 × 2 nibbles |
 //     Q5_K    | d f16 | dmin f16 | 8 × (scale 6, minimum 6) | 32 × 8 high bits | 128 × 2 nibbles |
 //     Q6_K    | 128 × 2 nibbles | 64 × 4 high crumbs | 16 × scale i8 | d f16 |
@@ -61,11 +59,12 @@ inline const TypeInfo& type_info(TensorType type) { return *type_info(static_cas
 constexpr int type_count = 16;
 const TypeInfo& type_at(int index);
 
-// The name that other programs give a type number, supported or not ("IQ2_XXS"); null if it is unknown to all.
+// The name that other programs give a type number, supported or not ("IQ2_XXS"); null if it is unknown to
+// all.
 const char* foreign_type_name(uint32_t raw_id);
 
-// How a quantized weight w comes from its code. With q = code - offset, or q = table[code], exact in f32, and every product
-// and sum below rounded to f32 on its own:
+// How a quantized weight w comes from its code. With q = code - offset, or q = table[code], exact in f32, and
+// every product and sum below rounded to f32 on its own:
 enum class ScaleKind : uint8_t {
     f16,         // w = d · q
     f16_min,     // w = d · q + minimum
@@ -99,7 +98,8 @@ struct UnpackedRow {
     uint8_t* sub_minimum;  // (values / group) u8_f16_min
 };
 
-// Takes a row of a quantized type apart, scales as they stand in the file. `values` is a multiple of the block's values.
+// Takes a row of a quantized type apart, scales as they stand in the file. `values` is a multiple of the
+// block's values.
 void unpack_row(TensorType type, const void* row, size_t values, const UnpackedRow& out);
 
 // Decodes a row of any type to f32. `values` is a multiple of the block's values; `row` needs no alignment.
