@@ -178,7 +178,6 @@ typedef struct engine_model_params {
     uint32_t struct_size;
     int32_t cpu_code;   /* ENGINE_CPU_…; one that this processor lacks is ENGINE_INVALID_ARGUMENT. Default: automatic */
     int32_t threads;    /* threads of each engine's steps, the caller's among them; 0: the number of cores - 1. Default: 0 */
-    uint32_t reserved;  /* zero */
     engine_parallel_for_fn parallel_for; /* NULL: each engine has its own pool of threads, parked between steps */
     void* parallel_for_user;
     engine_alloc_fn alloc; /* alloc and free: both or neither; NULL: a built-in allocator (mimalloc), apart from malloc */
