@@ -122,7 +122,7 @@ private:
         return {bytes_.data() + entry.key_offset, entry.key_bytes};
     }
     const Entry* find(std::string_view key) const;
-    Status find_typed(std::string_view key, const Entry** out, Error* error) const;
+    Status find_or_fail(std::string_view key, const Entry** out, Error* error) const;
     Status get_integer(std::string_view key, bool* negative, uint64_t* bits, Error* error) const;
     static Status missing(std::string_view key, Error* error);
     Status wrong_type(const Entry& entry, const char* wanted, Error* error) const;

@@ -63,7 +63,7 @@ public:
                                      size_t size, Error* error) const;
 
 private:
-    friend class SplitJoiner;
+    friend class GgufOpener;
     struct Part {
         FileReader* reader = nullptr;
         Owned<FileReader> owned_reader;  // parts after the first
