@@ -2,6 +2,7 @@
 #include "base/platform.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -68,6 +69,13 @@ private:
 }  // namespace
 
 ClockHook system_clock() { return {nullptr, monotonic_ns}; }
+
+int32_t core_count() {
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) > 0) return CPU_COUNT(&cores);
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? static_cast<int32_t>(online) : 1;
+}
 
 Status open_file(const char* path, Memory* memory, Owned<FileReader>* out, Error* error) {
     const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // non-blocking: a FIFO must not hang the host

@@ -126,6 +126,7 @@ public:
     [[nodiscard]] Status step(const StepParams& params, StepReport* report);
 
     const EngineParams& params() const { return params_; }
+    size_t kv_bytes_per_block() const { return backend_->kv_bytes_per_block(*model_.program); }
 
 private:
     struct StepTimes {
