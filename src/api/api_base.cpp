@@ -7,7 +7,9 @@
 namespace treadle::api {
 namespace {
 
-void* mimalloc_alloc(void*, size_t size, size_t alignment, int32_t) { return mi_malloc_aligned(size, alignment); }
+void* mimalloc_alloc(void*, size_t size, size_t alignment, int32_t) {
+    return mi_malloc_aligned(size, alignment);
+}
 
 void mimalloc_free(void*, void* pointer, size_t, size_t, int32_t) { mi_free(pointer); }
 
@@ -21,14 +23,16 @@ void write_error(engine_error* out, Status status, const Error& error) {
     value.struct_size = out->struct_size;
     value.status = static_cast<engine_status>(status);
     const char* text = error.message[0] != 0 ? error.message : status_text(status);
-    const size_t room = out->struct_size < sizeof value ? out->struct_size - offsetof(engine_error, message) : sizeof value.message;
-    if (room > 0 && out->struct_size > offsetof(engine_error, message)) copy_text(value.message, room, text, std::strlen(text));
+    const size_t room = out->struct_size < sizeof value ? out->struct_size - offsetof(engine_error, message)
+                                                        : sizeof value.message;
+    if (room > 0 && out->struct_size > offsetof(engine_error, message))
+        copy_text(value.message, room, text, std::strlen(text));
     write_sized(out, out->struct_size, value);
 }
 
 }  // namespace treadle::api
 
-using namespace treadle;
+namespace treadle {
 
 const char* engine_version(void) { return ENGINE_VERSION; }
 
@@ -46,9 +50,13 @@ const char* engine_status_name(engine_status status) {
 
 const char* engine_status_string(engine_status status) { return status_text(static_cast<Status>(status)); }
 
-engine_status engine_error_init(engine_error* error, size_t size) { return api::init_struct(error, size, engine_error{}); }
+engine_status engine_error_init(engine_error* error, size_t size) {
+    return api::init_struct(error, size, engine_error{});
+}
 
 // The public numbers are those of the one list.
 #define TREADLE_STATUS_CHECK(number, name, text, aftermath) static_assert(ENGINE_##name == number);
 TREADLE_STATUS_LIST(TREADLE_STATUS_CHECK)
 #undef TREADLE_STATUS_CHECK
+
+}  // namespace treadle

@@ -8,7 +8,7 @@
 #include "base/platform.h"
 #include "ops/backend.h"
 
-using namespace treadle;
+namespace treadle {
 
 namespace {
 
@@ -47,10 +47,11 @@ Status create(engine_model* model, const engine_params* in, engine** out, Error*
     api::retain(model);
     Owned<Backend> backend;
     const BackendParams backend_params = {model->threads, model->parallel_for, wanted.clock};
-    TREADLE_TRY(model->model->weight_store().make_backend(backend_params, owner.handle->memory, &backend, error));
+    TREADLE_TRY(
+        model->model->weight_store().make_backend(backend_params, owner.handle->memory, &backend, error));
     const EngineModel parts = {&model->program, &model->model->rope_table(), &model->model->vocabulary()};
-    TREADLE_TRY(make_engine(owner.handle->memory, parts, model->model->hyper_parameters().context, wanted, std::move(backend),
-                            &owner.handle->core, error));
+    TREADLE_TRY(make_engine(owner.handle->memory, parts, model->model->hyper_parameters().context, wanted,
+                            std::move(backend), &owner.handle->core, error));
     *out = std::exchange(owner.handle, nullptr);
     return Status::OK;
 }
@@ -61,7 +62,8 @@ engine_status engine_params_init(engine_params* params, size_t size) {
     return api::init_struct(params, size, default_engine_params());
 }
 
-engine_status engine_create(engine_model* model, const engine_params* params, engine** out, engine_error* error_out) {
+engine_status engine_create(engine_model* model, const engine_params* params, engine** out,
+                            engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(model);
         TREADLE_REQUIRE(out);
@@ -76,7 +78,9 @@ void engine_destroy(engine* e) {
     engine_model_free(model);
 }
 
-engine_status engine_info_init(engine_info* info, size_t size) { return api::init_struct(info, size, engine_info{}); }
+engine_status engine_info_init(engine_info* info, size_t size) {
+    return api::init_struct(info, size, engine_info{});
+}
 
 engine_status engine_get_info(engine* e, engine_info* info) {
     return api::guarded(nullptr, [&](Error* error) {
@@ -135,7 +139,9 @@ engine_status engine_step(engine* e, const engine_step_params* in, engine_step_r
     });
 }
 
-engine_status engine_stats_init(engine_stats* stats, size_t size) { return api::init_struct(stats, size, engine_stats{}); }
+engine_status engine_stats_init(engine_stats* stats, size_t size) {
+    return api::init_struct(stats, size, engine_stats{});
+}
 
 engine_status engine_get_stats(engine* e, engine_stats* stats) {
     return api::guarded(nullptr, [&](Error* error) {
@@ -162,3 +168,5 @@ engine_status engine_get_stats(engine* e, engine_stats* stats) {
         return api::write_struct("engine_stats", stats, value, error);
     });
 }
+
+}  // namespace treadle

@@ -30,14 +30,18 @@ Status read_params(const engine_model_params* in, LoadParams* out, Error* error)
     if ((params.alloc == nullptr) != (params.free == nullptr))
         return fail(error, Status::INVALID_ARGUMENT, "alloc and free: one is null, the other is not");
     if (params.threads < 0 || params.threads > limits::threads_max)
-        return fail(error, Status::INVALID_ARGUMENT, "threads is %d, must be 0 to %d", params.threads, limits::threads_max);
+        return fail(error, Status::INVALID_ARGUMENT, "threads is %d, must be 0 to %d", params.threads,
+                    limits::threads_max);
     switch (params.cpu_code) {
         case ENGINE_CPU_AUTOMATIC: out->tier = cpu::CpuTier::automatic; break;
         case ENGINE_CPU_SCALAR: out->tier = cpu::CpuTier::scalar; break;
         case ENGINE_CPU_AVX2: out->tier = cpu::CpuTier::avx2; break;
-        default: return fail(error, Status::INVALID_ARGUMENT, "cpu_code is %d, which names no code", params.cpu_code);
+        default:
+            return fail(error, Status::INVALID_ARGUMENT, "cpu_code is %d, which names no code",
+                        params.cpu_code);
     }
-    out->allocator = params.alloc == nullptr ? default_allocator() : AllocatorHooks{params.alloc_user, params.alloc, params.free};
+    out->allocator = params.alloc == nullptr ? default_allocator()
+                                             : AllocatorHooks{params.alloc_user, params.alloc, params.free};
     out->log = {params.log_user, params.log};
     out->parallel_for = {params.parallel_for_user, params.parallel_for};
     out->progress = params.progress;
@@ -61,16 +65,17 @@ struct HandleOwner {
 
 // The template is made at load, so that info can tell whether chat messages work; a missing one is no failure of the load.
 void make_template(engine_model* handle) {
-    const Status status = make_chat_template(handle->model->chat_template(), &handle->memory.other, &handle->chat_template,
-                                             &handle->chat_error);
-    if (status != Status::OK) log_line(handle->log, LogLevel::info, "chat template: %s", handle->chat_error.message);
+    const Status status = make_chat_template(handle->model->chat_template(), &handle->memory.other,
+                                             &handle->chat_template, &handle->chat_error);
+    if (status != Status::OK)
+        log_line(handle->log, LogLevel::info, "chat template: %s", handle->chat_error.message);
 }
 
-Status load(FileReader& reader, const SiblingHook& siblings, LoadParams& params, engine_model* handle, Error* error) {
+Status load(FileReader& reader, const SiblingHook& siblings, LoadParams& params, engine_model* handle,
+            Error* error) {
     Owned<WeightStore> store;
     TREADLE_TRY(cpu::make_cpu_weight_store(params.tier, handle->memory, &store, error));
-    const LoadHooks hooks = {params.log,
-                             {&params, params.progress == nullptr ? nullptr : report_progress}};
+    const LoadHooks hooks = {params.log, {&params, params.progress == nullptr ? nullptr : report_progress}};
     TREADLE_TRY(load_model(reader, siblings, hooks, std::move(store), handle->memory, &handle->model, error));
     handle->model->emit(&handle->program);
     handle->tokenizer_bytes = handle->memory.other.bytes_in_use();
@@ -80,7 +85,8 @@ Status load(FileReader& reader, const SiblingHook& siblings, LoadParams& params,
 
 // open(memory, &reader) supplies the file; it and the siblings live in the handle's memory.
 template <class Open>
-Status load_with(const engine_model_params* in, engine_model** out, const char* path, Open open, Error* error) {
+Status load_with(const engine_model_params* in, engine_model** out, const char* path, Open open,
+                 Error* error) {
     if (out == nullptr) return fail(error, Status::INVALID_ARGUMENT, "model is null");
     *out = nullptr;
     LoadParams params;
@@ -95,12 +101,14 @@ Status load_with(const engine_model_params* in, engine_model** out, const char* 
     struct Siblings {
         const char* path;
         Memory* memory;
-        static Status open(void* user, uint32_t index, uint32_t count, Owned<FileReader>* reader, Error* failure) {
+        static Status open(void* user, uint32_t index, uint32_t count, Owned<FileReader>* reader,
+                           Error* failure) {
             auto* self = static_cast<Siblings*>(user);
             std::pmr::string name(self->memory);
             if (!split_path(self->path, index, count, &name))
-                return fail(failure, Status::INVALID_ARGUMENT, "%s is a part of a split model of %u files, but is not named so",
-                            self->path, count);
+                return fail(failure, Status::INVALID_ARGUMENT,
+                            "%s is a part of a split model of %u files, but is not named so", self->path,
+                            count);
             return open_file(name.c_str(), self->memory, reader, failure);
         }
     } siblings{path, &owner.handle->memory.scratch};
@@ -122,12 +130,14 @@ public:
     uint64_t size() const override { return size_; }
     Status read(uint64_t offset, void* destination, size_t size, Error* error) override {
         if (offset > size_ || size > size_ - offset)
-            return fail(error, Status::TRUNCATED, "the file ends at byte %llu, but %zu bytes are needed from byte %llu",
-                        static_cast<unsigned long long>(size_), size, static_cast<unsigned long long>(offset));
+            return fail(error, Status::TRUNCATED,
+                        "the file ends at byte %llu, but %zu bytes are needed from byte %llu",
+                        static_cast<unsigned long long>(size_), size,
+                        static_cast<unsigned long long>(offset));
         const int32_t answer = size == 0 ? 0 : hook_(user_, offset, destination, size);
         if (answer == 0) return Status::OK;
-        return fail(error, Status::IO, "the read callback answered %d for %zu bytes at byte %llu", answer, size,
-                    static_cast<unsigned long long>(offset));
+        return fail(error, Status::IO, "the read callback answered %d for %zu bytes at byte %llu", answer,
+                    size, static_cast<unsigned long long>(offset));
     }
 
 private:
@@ -142,17 +152,19 @@ void retain(engine_model* model) { model->references.fetch_add(1, std::memory_or
 
 }  // namespace treadle::api
 
-using namespace treadle;
+namespace treadle {
 
 engine_status engine_model_params_init(engine_model_params* params, size_t size) {
     return api::init_struct(params, size, engine_model_params{});
 }
 
-engine_status engine_model_load_file(const char* path, const engine_model_params* params, engine_model** model,
-                                     engine_error* error_out) {
+engine_status engine_model_load_file(const char* path, const engine_model_params* params,
+                                     engine_model** model, engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(path);
-        const auto open = [&](Memory* memory, Owned<FileReader>* reader) { return open_file(path, memory, reader, error); };
+        const auto open = [&](Memory* memory, Owned<FileReader>* reader) {
+            return open_file(path, memory, reader, error);
+        };
         return api::load_with(params, model, path, open, error);
     });
 }
@@ -169,8 +181,9 @@ engine_status engine_model_load_memory(const void* bytes, uint64_t size, const e
     });
 }
 
-engine_status engine_model_load_callback(engine_read_fn read, void* user, uint64_t size, const engine_model_params* params,
-                                         engine_model** model, engine_error* error_out) {
+engine_status engine_model_load_callback(engine_read_fn read, void* user, uint64_t size,
+                                         const engine_model_params* params, engine_model** model,
+                                         engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(read);
         const auto open = [&](Memory* memory, Owned<FileReader>* reader) {
@@ -182,7 +195,8 @@ engine_status engine_model_load_callback(engine_read_fn read, void* user, uint64
 }
 
 void engine_model_free(engine_model* model) {
-    if (model != nullptr && model->references.fetch_sub(1, std::memory_order_acq_rel) == 1) api::end_handle(model);
+    if (model != nullptr && model->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
+        api::end_handle(model);
 }
 
 engine_status engine_model_info_init(engine_model_info* info, size_t size) {
@@ -215,7 +229,8 @@ engine_status engine_model_get_info(const engine_model* model, engine_model_info
         value.tokenizer_bytes = model->tokenizer_bytes;
         value.load_bytes_peak = loaded.facts().load_peak_bytes;
         const char* architecture = architecture_name(sizes.architecture);
-        api::copy_text(value.architecture, sizeof value.architecture, architecture, std::strlen(architecture));
+        api::copy_text(value.architecture, sizeof value.architecture, architecture,
+                       std::strlen(architecture));
         api::copy_text(value.name, sizeof value.name, loaded.name().data(), loaded.name().size());
         const char* numerics_id = loaded.weight_store().numerics_id();
         api::copy_text(value.numerics_id, sizeof value.numerics_id, numerics_id, std::strlen(numerics_id));
@@ -224,3 +239,5 @@ engine_status engine_model_get_info(const engine_model* model, engine_model_info
         return api::write_struct("engine_model_info", info, value, error);
     });
 }
+
+}  // namespace treadle

@@ -7,7 +7,7 @@
 #include "api/structs.h"
 #include "base/limits.h"
 
-using namespace treadle;
+namespace treadle {
 
 namespace {
 
@@ -19,37 +19,42 @@ engine_request_params default_request_params() {
     return params;
 }
 
-Status read_stops(const engine_request_params& in, const Vocabulary& vocabulary, Memory* memory, RequestParams* out,
-                  Error* error) {
+Status read_stops(const engine_request_params& in, const Vocabulary& vocabulary, Memory* memory,
+                  RequestParams* out, Error* error) {
     if (in.stop_string_count > 0 && in.stop_strings == nullptr)
-        return fail(error, Status::INVALID_ARGUMENT, "stop_strings is null, stop_string_count is %zu", in.stop_string_count);
+        return fail(error, Status::INVALID_ARGUMENT, "stop_strings is null, stop_string_count is %zu",
+                    in.stop_string_count);
     if (in.stop_token_count > 0 && in.stop_tokens == nullptr)
-        return fail(error, Status::INVALID_ARGUMENT, "stop_tokens is null, stop_token_count is %zu", in.stop_token_count);
+        return fail(error, Status::INVALID_ARGUMENT, "stop_tokens is null, stop_token_count is %zu",
+                    in.stop_token_count);
     if (in.stop_token_count > static_cast<size_t>(limits::stop_tokens_max))
-        return fail(error, Status::LIMIT, "stop_token_count is %zu, at most %d are taken", in.stop_token_count,
-                    limits::stop_tokens_max);
+        return fail(error, Status::LIMIT, "stop_token_count is %zu, at most %d are taken",
+                    in.stop_token_count, limits::stop_tokens_max);
     if (in.stop_string_count > static_cast<size_t>(limits::stop_strings_max))
-        return fail(error, Status::LIMIT, "stop_string_count is %zu, at most %d are taken", in.stop_string_count,
-                    limits::stop_strings_max);
+        return fail(error, Status::LIMIT, "stop_string_count is %zu, at most %d are taken",
+                    in.stop_string_count, limits::stop_strings_max);
     for (size_t i = 0; i < in.stop_token_count; i++) {
         if (in.stop_tokens[i] < 0 || in.stop_tokens[i] >= vocabulary.size())
-            return fail(error, Status::TOKEN_OUT_OF_RANGE, "stop_tokens[%zu] is %d, the vocabulary has %d tokens", i,
-                        in.stop_tokens[i], vocabulary.size());
+            return fail(error, Status::TOKEN_OUT_OF_RANGE,
+                        "stop_tokens[%zu] is %d, the vocabulary has %d tokens", i, in.stop_tokens[i],
+                        vocabulary.size());
         out->stop_tokens.push_back(in.stop_tokens[i]);
     }
     std::pmr::vector<std::string_view> strings(memory);
     for (size_t i = 0; i < in.stop_string_count; i++) {
         std::string_view text;
-        TREADLE_TRY(api::view_of("stop_strings[].text", in.stop_strings[i].text, in.stop_strings[i].bytes, &text, error));
+        TREADLE_TRY(api::view_of("stop_strings[].text", in.stop_strings[i].text, in.stop_strings[i].bytes,
+                                 &text, error));
         strings.push_back(text);
     }
     return out->stops.build(strings, error);
 }
 
-Status read_request(const engine_request_params& in, const Vocabulary& vocabulary, Memory* memory, RequestParams* out,
-                    Error* error) {
+Status read_request(const engine_request_params& in, const Vocabulary& vocabulary, Memory* memory,
+                    RequestParams* out, Error* error) {
     if (in.max_tokens == 0 || in.max_tokens < -1)
-        return fail(error, Status::INVALID_ARGUMENT, "max_tokens is %d, must be at least 1, or -1 for as many as fit", in.max_tokens);
+        return fail(error, Status::INVALID_ARGUMENT,
+                    "max_tokens is %d, must be at least 1, or -1 for as many as fit", in.max_tokens);
     out->sampling.temperature = in.temperature;
     out->sampling.top_k = in.top_k;
     out->sampling.top_p = in.top_p;
@@ -70,11 +75,14 @@ Status submit(engine* e, const engine_request_params* in, engine_request* id, Er
     RequestParams wanted(&e->memory.other);
     TREADLE_TRY(read_request(params, e->model->model->vocabulary(), &e->memory.other, &wanted, error));
     std::pmr::vector<int32_t> prompt(&e->memory.other);
-    TREADLE_TRY(api::build_prompt(*e->model, params.parts, params.part_size, params.part_count, &prompt, error));
-    if (prompt.empty()) return fail(error, Status::INVALID_ARGUMENT, "the prompt has no token in its %zu parts", params.part_count);
+    TREADLE_TRY(
+        api::build_prompt(*e->model, params.parts, params.part_size, params.part_count, &prompt, error));
+    if (prompt.empty())
+        return fail(error, Status::INVALID_ARGUMENT, "the prompt has no token in its %zu parts",
+                    params.part_count);
     if (prompt.size() > limits::context_max)
-        return fail(error, Status::PROMPT_TOO_LONG, "the prompt has %zu tokens, at most %u are taken", prompt.size(),
-                    limits::context_max);
+        return fail(error, Status::PROMPT_TOO_LONG, "the prompt has %zu tokens, at most %u are taken",
+                    prompt.size(), limits::context_max);
     return e->core->submit(std::move(wanted), std::move(prompt), params.max_tokens, id, error);
 }
 
@@ -84,7 +92,8 @@ constexpr size_t padded(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
 class CallerEvents final : public EventSink {
 public:
     CallerEvents(void* events, size_t stride, char* bytes, size_t bytes_capacity)
-        : events_(static_cast<char*>(events)), stride_(stride), bytes_(bytes), bytes_capacity_(bytes_capacity) {}
+        : events_(static_cast<char*>(events)), stride_(stride), bytes_(bytes),
+          bytes_capacity_(bytes_capacity) {}
 
     bool take(const EventNode& event, std::span<const TokenLogprob> logprobs) override {
         const size_t best_bytes = static_cast<size_t>(event.logprob_count) * sizeof(engine_logprob);
@@ -110,7 +119,8 @@ public:
         static_assert(sizeof(engine_logprob) == sizeof(TokenLogprob));
         if (best_bytes > 0) std::memcpy(bytes_ + used, logprobs.data(), best_bytes);
         used += padded(best_bytes);
-        if (event.kind == EventKind::finished || event.kind == EventKind::progress) value.prompt_tokens = request.prompt_tokens;
+        if (event.kind == EventKind::finished || event.kind == EventKind::progress)
+            value.prompt_tokens = request.prompt_tokens;
         if (event.kind == EventKind::finished) {
             value.finish_reason = static_cast<int32_t>(request.finish_reason);
             value.status = static_cast<engine_status>(request.failure.status);
@@ -138,7 +148,8 @@ engine_status engine_request_params_init(engine_request_params* params, size_t s
     return api::init_struct(params, size, default_request_params());
 }
 
-engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id, engine_error* error_out) {
+engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
+                            engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(e);
         TREADLE_REQUIRE(params);
@@ -185,11 +196,13 @@ engine_status engine_request_get_info(engine* e, engine_request id, engine_reque
     });
 }
 
-engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence, int32_t* tokens, size_t capacity,
-                                     size_t* count) {
+engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence, int32_t* tokens,
+                                     size_t capacity, size_t* count) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
-        if (sequence != 0) return fail(error, Status::INVALID_ARGUMENT, "sequence is %d, a request has only sequence 0", sequence);
+        if (sequence != 0)
+            return fail(error, Status::INVALID_ARGUMENT, "sequence is %d, a request has only sequence 0",
+                        sequence);
         if (capacity > 0) TREADLE_REQUIRE(tokens);
         size_t size = 0;
         const Status status = e->core->sequence_tokens(id, {tokens, capacity}, &size);
@@ -198,8 +211,9 @@ engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t seque
     });
 }
 
-engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_size, size_t capacity, size_t* count,
-                                 void* bytes, size_t bytes_capacity, size_t* bytes_used, size_t* bytes_needed) {
+engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_size, size_t capacity,
+                                 size_t* count, void* bytes, size_t bytes_capacity, size_t* bytes_used,
+                                 size_t* bytes_needed) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         if (capacity > 0) TREADLE_REQUIRE(events);
@@ -214,3 +228,5 @@ engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_s
         return sink.count == 0 && sink.needed > 0 ? Status::BUFFER_TOO_SMALL : Status::OK;
     });
 }
+
+}  // namespace treadle

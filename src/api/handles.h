@@ -14,7 +14,8 @@
 #include "text/chat_template.h"
 
 struct engine_model {
-    explicit engine_model(const treadle::AllocatorHooks& allocator) : hooks(allocator), memory(allocator), program(&memory.other) {}
+    explicit engine_model(const treadle::AllocatorHooks& allocator)
+        : hooks(allocator), memory(allocator), program(&memory.other) {}
 
     std::atomic<int32_t> references{1};
     treadle::AllocatorHooks hooks;
@@ -30,7 +31,8 @@ struct engine_model {
 };
 
 struct engine {
-    engine(const treadle::AllocatorHooks& allocator, engine_model* of) : hooks(allocator), model(of), memory(allocator) {}
+    engine(const treadle::AllocatorHooks& allocator, engine_model* of)
+        : hooks(allocator), model(of), memory(allocator) {}
 
     treadle::AllocatorHooks hooks;
     engine_model* model;  // holds a reference
@@ -43,7 +45,8 @@ namespace treadle::api {
 // Makes and ends a handle in the host's memory; null where there is none.
 template <class Handle, class... Arguments>
 Handle* make_handle(const AllocatorHooks& hooks, Arguments... arguments) {
-    void* place = hooks.alloc(hooks.user, sizeof(Handle), alignof(Handle), static_cast<int32_t>(MemoryKind::other));
+    void* place =
+        hooks.alloc(hooks.user, sizeof(Handle), alignof(Handle), static_cast<int32_t>(MemoryKind::other));
     return place == nullptr ? nullptr : ::new (place) Handle(hooks, arguments...);
 }
 

@@ -40,10 +40,12 @@ engine_status init_struct(T* out, size_t size, T defaults) {
 template <class T>
 Status read_sized(const char* name, const T* in, size_t size, T* out, Error* error) {
     if (size < struct_bytes_min || size > struct_bytes_max)
-        return fail(error, Status::STRUCT_SIZE, "%s has a struct_size of %zu; initialise it with its init function", name, size);
+        return fail(error, Status::STRUCT_SIZE,
+                    "%s has a struct_size of %zu; initialise it with its init function", name, size);
     if (size > sizeof(T) && !zero_tail(in, sizeof(T), size))
-        return fail(error, Status::STRUCT_SIZE, "%s has %zu bytes with fields that this library, which knows %zu, lacks", name,
-                    size, sizeof(T));
+        return fail(error, Status::STRUCT_SIZE,
+                    "%s has %zu bytes with fields that this library, which knows %zu, lacks", name, size,
+                    sizeof(T));
     std::memcpy(static_cast<void*>(out), in, size < sizeof(T) ? size : sizeof(T));
     return Status::OK;
 }
@@ -72,7 +74,8 @@ template <class T>
 Status write_struct(const char* name, T* out, T value, Error* error) {
     const size_t size = out->struct_size;
     if (size < struct_bytes_min || size > struct_bytes_max)
-        return fail(error, Status::STRUCT_SIZE, "%s has a struct_size of %zu; initialise it with its init function", name, size);
+        return fail(error, Status::STRUCT_SIZE,
+                    "%s has a struct_size of %zu; initialise it with its init function", name, size);
     value.struct_size = static_cast<uint32_t>(size);
     write_sized(out, size, value);
     return Status::OK;
@@ -106,8 +109,8 @@ engine_status guarded(engine_error* out, Body body) noexcept {
 }
 
 // For arguments that must not be null.
-#define TREADLE_REQUIRE(pointer)                                                              \
-    do {                                                                                      \
+#define TREADLE_REQUIRE(pointer)                                                                     \
+    do {                                                                                             \
         if ((pointer) == nullptr) return fail(error, Status::INVALID_ARGUMENT, #pointer " is null"); \
     } while (0)
 

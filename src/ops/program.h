@@ -55,7 +55,8 @@ struct Linear {  // output = act · weightᵀ (+ bias), the parts' outputs side 
     Value output;  // qkv, delta or gate_up
 };
 
-struct RopeWrite {  // queries *= query_scale, rotated in place; keys rotated, keys and values written to the cache
+struct
+    RopeWrite {  // queries *= query_scale, rotated in place; keys rotated, keys and values written to the cache
     int32_t layer;
     int32_t group;       // KV group
     int32_t rope_table;  // of PassInput::cos_sin

@@ -21,8 +21,8 @@ COLUMNS_MAX = 130  # code keeps to clang-format's 110; a comment or a table may 
 
 # Who may include whom; a folder also gets what these may include.
 MAY_INCLUDE = {
-    "base": [], "quant": ["base"], "text": ["base"], "ops": ["base"], "kv": ["base"], "request": ["base"],
-    "gguf": ["quant"], "cpu": ["ops", "quant"], "model": ["ops", "gguf"], "sampling": ["ops", "request"],
+    "base": [], "quant": ["base"], "text": ["base"], "ops": ["base"], "kv": ["base"], "request": ["text", "sampling"],
+    "gguf": ["quant"], "cpu": ["ops", "quant"], "model": ["ops", "gguf"], "sampling": ["ops"],
     "scheduler": ["request", "kv"], "runner": ["scheduler", "model", "ops", "sampling"],
     "engine": ["base", "quant", "gguf", "text", "ops", "model", "kv", "request", "scheduler", "runner", "sampling"],
     "api": ["engine", "cpu"],
@@ -172,6 +172,7 @@ def check_includes(report, path, text):
 
 def check_banned(report, path, code):
     folder = path.parts[1]
+    code = re.sub(r"^#include[^\n]*", lambda match: " " * len(match.group(0)), code, flags=re.M)
     for pattern, folders, instead in BANNED:
         if folder in folders:
             continue
