@@ -74,7 +74,7 @@ void make_template(engine_model* handle) {
 Status load(FileReader& reader, const SiblingHook& siblings, LoadParams& params, engine_model* handle,
             Error* error) {
     Owned<WeightStore> store;
-    TREADLE_TRY(cpu::make_cpu_weight_store(params.tier, handle->memory, &store, error));
+    TREADLE_TRY(cpu::make_cpu_weight_store(params.tier, ProgressHook{}, handle->memory, &store, error));
     const LoadHooks hooks = {params.log, {&params, params.progress == nullptr ? nullptr : report_progress}};
     TREADLE_TRY(load_model(reader, siblings, hooks, std::move(store), handle->memory, &handle->model, error));
     handle->model->emit(&handle->program);

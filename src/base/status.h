@@ -10,7 +10,8 @@
 namespace treadle {
 
 // X(number, NAME, text, aftermath)
-//   unchanged: the call did nothing · ended: the request ended, its neighbours did not notice · unusable: only poll and destroy work
+//   unchanged: the call did nothing · ended: the request ended, its neighbours did not notice
+//   unusable: only poll and destroy work
 #define TREADLE_STATUS_LIST(X)                                                                        \
     X(0, OK, "success", unchanged)                                                                    \
     X(1, INVALID_ARGUMENT, "an argument is null or out of range", unchanged)                          \
