@@ -21,13 +21,8 @@ COLUMNS_MAX = 130  # code keeps to clang-format's 110; a comment or a table may 
 
 # Who may include whom; a folder also gets what these may include.
 MAY_INCLUDE = {
-<<<<<<< HEAD
-    "base": [], "quant": ["base"], "text": ["base"], "ops": ["base"], "kv": ["base"], "request": ["text", "sampling"],
-    "gguf": ["quant"], "cpu": ["ops", "quant"], "model": ["ops", "gguf"], "sampling": ["ops"],
-=======
     "base": [], "quant": ["base"], "text": ["base"], "ops": ["base"], "kv": ["base"], "gguf": ["quant"],
     "cpu": ["ops", "quant"], "model": ["ops", "gguf"], "sampling": ["ops"], "request": ["sampling", "text"],
->>>>>>> build
     "scheduler": ["request", "kv"], "runner": ["scheduler", "model", "ops", "sampling"],
     "engine": ["base", "quant", "gguf", "text", "ops", "model", "kv", "request", "scheduler", "runner", "sampling"],
     "api": ["engine", "cpu"],
