@@ -343,7 +343,7 @@ typedef struct engine_request_params {
     const engine_part* parts; /* the prompt; at least one token in all */
     size_t part_size;         /* sizeof(engine_part); the default of the init function */
     size_t part_count;
-    float temperature;        /* 0: always the likeliest token. 0 .. 1e6. Default: 0 */
+    float temperature;        /* 0: always the likeliest token; any finite value from 0. Default: 0 */
     int32_t top_k;            /* only the k likeliest; 0: off. Default: 0 */
     float top_p;              /* only the likeliest that together have this probability; 1: off. (0, 1]. Default: 1 */
     float min_p;              /* only those with this fraction of the likeliest's probability; 0: off. [0, 1). Default: 0 */
