@@ -5,7 +5,9 @@
 // step back, by a single character.
 #include "text/pre_tokenizer.h"
 
+#ifndef PCRE2_CODE_UNIT_WIDTH
 #define PCRE2_CODE_UNIT_WIDTH 8
+#endif
 #include <pcre2.h>
 
 #include <new>
