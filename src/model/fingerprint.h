@@ -1,5 +1,5 @@
-// A 64-bit name for the content of a model file, so that a saved session finds out whether it is given the model it was made
-// with. The loader feeds it while it reads.
+// A 64-bit name for the content of a model file, so that a saved session finds out whether it is given the
+// model it was made with. The loader feeds it while it reads.
 //
 // Invariant: a function of the bytes alone, whatever pieces they came in.
 #pragma once

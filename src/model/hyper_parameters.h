@@ -1,8 +1,9 @@
-// What a model file says about its forward: sizes, epsilon and rotary embedding of the llama family, read from the metadata.
-// Called by the model loader, which hands the result to the weights, the rope table and the emitter of the program.
+// What a model file says about its forward: sizes, epsilon and rotary embedding of the llama family, read
+// from the metadata. Called by the model loader, which hands the result to the weights, the rope table and
+// the emitter of the program.
 //
-// Invariant: a HyperParameters that was read is within base/limits.h and free of contradictions, and the forward of
-// src/model/llama.cpp computes it: what a key asks for beyond that was refused, not ignored.
+// Invariant: a HyperParameters that was read is within base/limits.h and free of contradictions, and the
+// forward of src/model/llama.cpp computes it: what a key asks for beyond that was refused, not ignored.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ struct RopeParameters {
     int32_t rotary_dims = 0;  // even, at most head_dim: the first dimensions of a head
     double freq_base = 10000;
     RopeScaling scaling = RopeScaling::none;
-    double factor = 1;            // at least 1
-    double attention_factor = 1;  // of cos and sin
+    double factor = 1;             // at least 1
+    double attention_factor = 1;   // of cos and sin
     int32_t original_context = 0;  // yarn: tokens it was trained on before it was stretched
     double beta_fast = 32;         // yarn: turns within original_context from which on a pair keeps its angle
     double beta_slow = 1;          // yarn: turns up to which a pair is fully interpolated
@@ -56,8 +57,9 @@ struct HyperParameters {
     int32_t kv_columns() const { return kv_heads * head_dim; }
 };
 
-// UNSUPPORTED_ARCHITECTURE: another architecture, or a property that this forward lacks. CORRUPT: a key is missing, has a wrong
-// type or contradicts another. LIMIT: beyond base/limits.h. Each message names the key and its value.
+// UNSUPPORTED_ARCHITECTURE: another architecture, or a property that this forward lacks. CORRUPT: a key is
+// missing, has a wrong type or contradicts another. LIMIT: beyond base/limits.h. Each message names the key
+// and its value.
 [[nodiscard]] Status read_hyper_parameters(const Metadata& metadata, HyperParameters* out, Error* error);
 
 }  // namespace treadle

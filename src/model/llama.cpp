@@ -29,7 +29,8 @@ void emit_layer(const HyperParameters& model, const LayerWeights& w, int32_t lay
     auto& ops = out->ops;
 
     ops.push_back(AddNorm{add_delta, w.attention_norm, model.norm_epsilon});
-    ops.push_back(linear_of(Value::qkv, {{w.query, w.query_bias}, {w.key, w.key_bias}, {w.value, w.value_bias}}));
+    ops.push_back(
+        linear_of(Value::qkv, {{w.query, w.query_bias}, {w.key, w.key_bias}, {w.value, w.value_bias}}));
     ops.push_back(RopeWrite{layer, group, rope_table, rope.pair_order, rope.rotary_dims, query_scale});
     ops.push_back(Attend{layer, group});
     ops.push_back(Quantize{Value::attended});

@@ -1,6 +1,7 @@
 // The forward of the llama family as a program of operations. Called once per model and engine.
 //
-// Invariant: the program names every weight of LlamaWeights that the file has, in the order in which a pass needs them.
+// Invariant: the program names every weight of LlamaWeights that the file has, in the order in which a pass
+// needs them.
 #pragma once
 
 #include "base/memory.h"

@@ -19,7 +19,8 @@ void Model::emit(Program* out) const { emit_llama(hyper_parameters_, weights_, o
 class ModelLoader {
 public:
     ModelLoader(FileReader& reader, const LoadHooks& hooks, MemorySet& memory, Model* model, Error* error)
-        : reader_(reader), hooks_(hooks), memory_(memory), model_(*model), error_(error), fingerprint_(&memory.scratch) {}
+        : reader_(reader), hooks_(hooks), memory_(memory), model_(*model), error_(error),
+          fingerprint_(&memory.scratch) {}
 
     Status load(const SiblingHook& siblings) {
         TREADLE_TRY(read_gguf(reader_, siblings, &memory_.scratch, &file_, error_));
@@ -27,8 +28,8 @@ public:
         TREADLE_TRY(read_text());
         TREADLE_TRY(hash_header());
         TREADLE_TRY(make_rope_table());
-        TREADLE_TRY(load_weights(*file_, model_.hyper_parameters_, hooks_, *model_.store_, &memory_.scratch, &fingerprint_,
-                                 &model_.weights_, error_));
+        TREADLE_TRY(load_weights(*file_, model_.hyper_parameters_, hooks_, *model_.store_, &memory_.scratch,
+                                 &fingerprint_, &model_.weights_, error_));
         count();
         return Status::OK;
     }
@@ -46,12 +47,15 @@ private:
         return Status::OK;
     }
 
-    // All bytes of the first part before its first tensor; of tensors in other parts what the reader made of their headers.
+    // All bytes of the first part before its first tensor; of tensors in other parts what the reader made of
+    // their headers.
     Status hash_header() {
         uint64_t header_bytes = reader_.size();
         for (const TensorView& tensor : file_->tensors()) {
-            if (tensor.file_index == 0) header_bytes = std::min(header_bytes, tensor.offset);
-            else hash_tensor_info(tensor);
+            if (tensor.file_index == 0)
+                header_bytes = std::min(header_bytes, tensor.offset);
+            else
+                hash_tensor_info(tensor);
         }
         char chunk[4096];
         for (uint64_t done = 0; done < header_bytes;) {
@@ -97,8 +101,8 @@ private:
     Owned<GgufFile> file_;
 };
 
-Status load_model(FileReader& reader, const SiblingHook& siblings, const LoadHooks& hooks, Owned<WeightStore> store,
-                  MemorySet& memory, Owned<Model>* out, Error* error) {
+Status load_model(FileReader& reader, const SiblingHook& siblings, const LoadHooks& hooks,
+                  Owned<WeightStore> store, MemorySet& memory, Owned<Model>* out, Error* error) {
     auto model = make_owned<Model>(&memory.other, memory, std::move(store));
     ModelLoader loader(reader, hooks, memory, model.get(), error);
     TREADLE_TRY(loader.load(siblings));

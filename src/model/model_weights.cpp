@@ -1,4 +1,5 @@
-// The tensors of the llama family: what each is called, what shape it must have, and how it gets into the store.
+// The tensors of the llama family: what each is called, what shape it must have, and how it gets into the
+// store.
 #include "model/model_weights.h"
 
 #include <algorithm>
@@ -81,7 +82,8 @@ public:
         const WeightUse use = rows == 1 ? WeightUse::vector : WeightUse::matrix;
         TREADLE_TRY(check_shape(*tensor, name, columns, rows));
         if (use == WeightUse::vector && packed_kind(tensor->type) != nullptr)
-            return fail(error_, Status::UNSUPPORTED_TYPE, "tensor %s is %s; gains and biases may be F32, F16 or BF16", name,
+            return fail(error_, Status::UNSUPPORTED_TYPE,
+                        "tensor %s is %s; gains and biases may be F32, F16 or BF16", name,
                         type_info(tensor->type).name);
         used_[static_cast<size_t>(tensor - file_.tensors().data())] = 1;
         tensors_.push_back({tensor, id, use});
@@ -89,17 +91,20 @@ public:
         return Status::OK;
     }
 
-    // A tensor of a layer or of the head that nobody asked for means another forward than ours; others do no harm.
+    // A tensor of a layer or of the head that nobody asked for means another forward than ours; others do no
+    // harm.
     Status refuse_unknown(const char* architecture, const LogHook& log) const {
         for (size_t i = 0; i < used_.size(); ++i) {
             const std::string_view name = file_.tensors()[i].name;
             if (used_[i] != 0 || name == rope_factors_name) continue;
-            const bool in_the_way = name.starts_with("blk.") || name.starts_with("output") || name.starts_with("token_");
-            const bool obsolete = name.ends_with(".attn_rot_embd.weight") || name.ends_with(".rotary_emb.inv_freq");
+            const bool in_the_way =
+                name.starts_with("blk.") || name.starts_with("output") || name.starts_with("token_");
+            const bool obsolete =
+                name.ends_with(".attn_rot_embd.weight") || name.ends_with(".rotary_emb.inv_freq");
             if (in_the_way && !obsolete)
                 return fail(error_, Status::UNSUPPORTED_ARCHITECTURE,
-                            "tensor %s is no part of the architecture %s as this library computes it", Quoted(name).text,
-                            architecture);
+                            "tensor %s is no part of the architecture %s as this library computes it",
+                            Quoted(name).text, architecture);
             log_line(log, LogLevel::debug, "tensor %s is not used", Quoted(name).text);
         }
         return Status::OK;
@@ -107,7 +112,8 @@ public:
 
     std::pmr::vector<PlannedTensor>& in_file_order() {
         std::sort(tensors_.begin(), tensors_.end(), [](const PlannedTensor& a, const PlannedTensor& b) {
-            if (a.tensor->file_index != b.tensor->file_index) return a.tensor->file_index < b.tensor->file_index;
+            if (a.tensor->file_index != b.tensor->file_index)
+                return a.tensor->file_index < b.tensor->file_index;
             return a.tensor->offset < b.tensor->offset;
         });
         return tensors_;
@@ -117,11 +123,14 @@ public:
 private:
     Status check_shape(const TensorView& tensor, const char* name, int32_t columns, int32_t rows) const {
         const auto* dims = tensor.dims;
-        if (dims[0] == static_cast<uint64_t>(columns) && dims[1] == static_cast<uint64_t>(rows) && dims[2] == 1 && dims[3] == 1)
+        if (dims[0] == static_cast<uint64_t>(columns) && dims[1] == static_cast<uint64_t>(rows) &&
+            dims[2] == 1 && dims[3] == 1)
             return Status::OK;
         char expected[32];
-        if (rows == 1) std::snprintf(expected, sizeof expected, "%d", columns);
-        else std::snprintf(expected, sizeof expected, "%d x %d", columns, rows);
+        if (rows == 1)
+            std::snprintf(expected, sizeof expected, "%d", columns);
+        else
+            std::snprintf(expected, sizeof expected, "%d x %d", columns, rows);
         return fail(error_, Status::CORRUPT, "tensor %s is %llu x %llu x %llu x %llu; expected %s", name,
                     static_cast<Whole>(dims[0]), static_cast<Whole>(dims[1]), static_cast<Whole>(dims[2]),
                     static_cast<Whole>(dims[3]), expected);
@@ -134,14 +143,14 @@ private:
     uint64_t bytes_ = 0;
 };
 
-// A tensor of the file as the store reads it. Each read asks the host whether to go on, and feeds the fingerprint with the bytes
-// that it has not had yet; bytes that the store skipped are fed by finish.
+// A tensor of the file as the store reads it. Each read asks the host whether to go on, and feeds the
+// fingerprint with the bytes that it has not had yet; bytes that the store skipped are fed by finish.
 class FileWeightSource final : public WeightSource {
 public:
-    FileWeightSource(const GgufFile& file, const PlannedTensor& planned, const ProgressHook& progress, uint64_t done_before,
-                     uint64_t total, Fingerprint* fingerprint)
-        : file_(file), tensor_(*planned.tensor), progress_(progress), done_before_(done_before), total_(total),
-          fingerprint_(fingerprint) {
+    FileWeightSource(const GgufFile& file, const PlannedTensor& planned, const ProgressHook& progress,
+                     uint64_t done_before, uint64_t total, Fingerprint* fingerprint)
+        : file_(file), tensor_(*planned.tensor), progress_(progress), done_before_(done_before),
+          total_(total), fingerprint_(fingerprint) {
         const size_t length = std::min(tensor_.name.size(), sizeof name_ - 1);
         std::memcpy(name_, tensor_.name.data(), length);
         name = name_;
@@ -167,7 +176,8 @@ public:
     Status finish(Error* error) {
         char chunk[4096];
         while (fed_ < bytes)
-            TREADLE_TRY(read(fed_, chunk, static_cast<size_t>(std::min<uint64_t>(sizeof chunk, bytes - fed_)), error));
+            TREADLE_TRY(read(fed_, chunk, static_cast<size_t>(std::min<uint64_t>(sizeof chunk, bytes - fed_)),
+                             error));
         return Status::OK;
     }
 
@@ -195,7 +205,8 @@ Status plan_layer(const HyperParameters& model, int32_t layer, TensorPlan& plan,
 }
 
 Status plan_all(const HyperParameters& model, TensorPlan& plan, LlamaWeights* weights) {
-    TREADLE_TRY(plan.add("token_embd.weight", model.hidden, model.vocabulary, true, &weights->token_embedding));
+    TREADLE_TRY(
+        plan.add("token_embd.weight", model.hidden, model.vocabulary, true, &weights->token_embedding));
     for (int32_t layer = 0; layer < model.layers; ++layer)
         TREADLE_TRY(plan_layer(model, layer, plan, &weights->layers[static_cast<size_t>(layer)]));
     TREADLE_TRY(plan.add("output_norm.weight", model.hidden, 1, true, &weights->output_norm));
@@ -204,8 +215,9 @@ Status plan_all(const HyperParameters& model, TensorPlan& plan, LlamaWeights* we
 
 }  // namespace
 
-Status load_weights(const GgufFile& file, const HyperParameters& model, const LoadHooks& hooks, WeightStore& store,
-                    Memory* scratch, Fingerprint* fingerprint, LlamaWeights* out, Error* error) {
+Status load_weights(const GgufFile& file, const HyperParameters& model, const LoadHooks& hooks,
+                    WeightStore& store, Memory* scratch, Fingerprint* fingerprint, LlamaWeights* out,
+                    Error* error) {
     out->layers.assign(static_cast<size_t>(model.layers), LayerWeights{});
     TensorPlan plan(file, scratch, error);
     TREADLE_TRY(plan_all(model, plan, out));
@@ -219,7 +231,8 @@ Status load_weights(const GgufFile& file, const HyperParameters& model, const Lo
         done += planned.tensor->bytes;
     }
     if (!hooks.progress.go_on(done, done))
-        return fail(error, Status::STOPPED, "loading was stopped after all %llu bytes", static_cast<Whole>(done));
+        return fail(error, Status::STOPPED, "loading was stopped after all %llu bytes",
+                    static_cast<Whole>(done));
     if (out->head == no_weight) out->head = out->token_embedding;
     return Status::OK;
 }
@@ -231,11 +244,12 @@ Status read_rope_factors(const GgufFile& file, const HyperParameters& model, Fin
     if (tensor == nullptr) return Status::OK;
     const auto pairs = static_cast<uint64_t>(model.rope.rotary_dims / 2);
     if (tensor->type != TensorType::F32)
-        return fail(error, Status::UNSUPPORTED_TYPE, "tensor %s is %s; only F32 is supported", rope_factors_name,
-                    type_info(tensor->type).name);
+        return fail(error, Status::UNSUPPORTED_TYPE, "tensor %s is %s; only F32 is supported",
+                    rope_factors_name, type_info(tensor->type).name);
     if (tensor->dims[0] != pairs || tensor->rows() != 1)
-        return fail(error, Status::CORRUPT, "tensor %s has %llu x %llu values; expected %llu, one for each pair",
-                    rope_factors_name, static_cast<Whole>(tensor->dims[0]), static_cast<Whole>(tensor->rows()),
+        return fail(error, Status::CORRUPT,
+                    "tensor %s has %llu x %llu values; expected %llu, one for each pair", rope_factors_name,
+                    static_cast<Whole>(tensor->dims[0]), static_cast<Whole>(tensor->rows()),
                     static_cast<Whole>(pairs));
     out->resize(static_cast<size_t>(pairs));
     const size_t bytes = static_cast<size_t>(pairs) * sizeof(float);
@@ -243,8 +257,9 @@ Status read_rope_factors(const GgufFile& file, const HyperParameters& model, Fin
     for (size_t i = 0; i < out->size(); ++i) {
         const float factor = (*out)[i];
         if (!(factor >= RopeTable::factor_min && factor <= RopeTable::factor_max))
-            return fail(error, Status::CORRUPT, "tensor %s has %g at %zu; %g to %g are supported", rope_factors_name,
-                        static_cast<double>(factor), i, static_cast<double>(RopeTable::factor_min),
+            return fail(error, Status::CORRUPT, "tensor %s has %g at %zu; %g to %g are supported",
+                        rope_factors_name, static_cast<double>(factor), i,
+                        static_cast<double>(RopeTable::factor_min),
                         static_cast<double>(RopeTable::factor_max));
     }
     fingerprint->update(out->data(), bytes);

@@ -1,4 +1,5 @@
-// Frequencies of the pairs, with the three ways to stretch a context: linear, yarn, and the factors of llama 3 files.
+// Frequencies of the pairs, with the three ways to stretch a context: linear, yarn, and the factors of llama
+// 3 files.
 #include "model/rope_tables.h"
 
 #include <algorithm>
@@ -17,8 +18,9 @@ double floor_of(double x) {
     return whole > x ? whole - 1 : whole;
 }
 
-// How much a pair keeps its own angle, from 1 (fast pairs, which turned often while it was trained) to 0 (slow ones). YaRN finds
-// the pair that makes `turns` turns within the original context, cuts its index to a whole one, outward, and to 0 .. dims - 1.
+// How much a pair keeps its own angle, from 1 (fast pairs, which turned often while it was trained) to 0
+// (slow ones). YaRN finds the pair that makes `turns` turns within the original context, cuts its index to a
+// whole one, outward, and to 0 .. dims - 1.
 class YarnRamp {
 public:
     explicit YarnRamp(const RopeParameters& rope) {

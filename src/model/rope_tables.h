@@ -1,10 +1,10 @@
-// Cosines and sines of the rotary embedding. Made once per model; the runner fills a pass's table from it, for every backend
-// (numerics contract, rule 6), row by row.
+// Cosines and sines of the rotary embedding. Made once per model; the runner fills a pass's table from it,
+// for every backend (numerics contract, rule 6), row by row.
 //
 //     cos_sin  (pairs, 2)   | cos 0 | sin 0 | cos 1 | sin 1 | …        pair i turns by position * frequency i
 //
-// Invariant: a function of (parameters, factors, position) by bytes, on every compiler and machine: all in double with
-// base/math.h, rounded once at the end.
+// Invariant: a function of (parameters, factors, position) by bytes, on every compiler and machine: all in
+// double with base/math.h, rounded once at the end.
 #pragma once
 
 #include <cstdint>

@@ -10,14 +10,15 @@
 namespace treadle {
 namespace {
 
-Status read_strings(const Metadata& metadata, const char* key, bool required, std::pmr::vector<std::string_view>* out,
-                    Error* error) {
+Status read_strings(const Metadata& metadata, const char* key, bool required,
+                    std::pmr::vector<std::string_view>* out, Error* error) {
     if (!required && !metadata.has(key)) return Status::OK;
     StringArray strings;
     TREADLE_TRY(metadata.require(key, &strings, error));
     if (strings.count > limits::array_values_max)
         return fail(error, Status::LIMIT, "%s has %llu values; at most %llu are supported", key,
-                    static_cast<unsigned long long>(strings.count), static_cast<unsigned long long>(limits::array_values_max));
+                    static_cast<unsigned long long>(strings.count),
+                    static_cast<unsigned long long>(limits::array_values_max));
     out->reserve(static_cast<size_t>(strings.count));
     for (uint64_t i = 0; i < strings.count; ++i) out->push_back(strings[i]);
     return Status::OK;
@@ -60,7 +61,8 @@ Status read_flag(const Metadata& metadata, const char* key, std::optional<bool>*
 
 }  // namespace
 
-Status load_vocabulary(const Metadata& metadata, Memory* scratch, Memory* memory, Owned<Vocabulary>* out, Error* error) {
+Status load_vocabulary(const Metadata& metadata, Memory* scratch, Memory* memory, Owned<Vocabulary>* out,
+                       Error* error) {
     std::pmr::vector<std::string_view> tokens(scratch), merges(scratch);
     std::pmr::vector<int32_t> types(scratch);
     VocabularySource source;

@@ -8,9 +8,9 @@
 
 namespace treadle {
 
-// CORRUPT: a key is missing or has the wrong type; otherwise what make_vocabulary says. The vocabulary lives in `memory` and
-// keeps nothing of the metadata.
-[[nodiscard]] Status load_vocabulary(const Metadata& metadata, Memory* scratch, Memory* memory, Owned<Vocabulary>* out,
-                                     Error* error);
+// CORRUPT: a key is missing or has the wrong type; otherwise what make_vocabulary says. The vocabulary lives
+// in `memory` and keeps nothing of the metadata.
+[[nodiscard]] Status load_vocabulary(const Metadata& metadata, Memory* scratch, Memory* memory,
+                                     Owned<Vocabulary>* out, Error* error);
 
 }  // namespace treadle
