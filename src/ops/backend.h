@@ -1,0 +1,153 @@
+// What a backend is: it packs weights at load (WeightStore, one per model), and runs passes of a program over a paged cache
+// (Backend, one per engine). The runner calls it; the CPU backend is src/cpu, and the tests own one that is late, failing and
+// poisoning.
+//
+// Life of a pass:   begin(input) ─► advance(deadline) ─► more … pending … done ─► results() until the next begin
+//
+// Invariant: what a pass computes does not depend on where advance was cut, on the number of threads, or on the other rows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/hooks.h"
+#include "base/limits.h"
+#include "base/memory.h"
+#include "ops/program.h"
+
+namespace treadle {
+
+// A tensor as it lies in its file, row-major, `columns` values along each row (the input dimension of a matrix).
+class WeightSource {
+public:
+    virtual ~WeightSource() = default;
+    const char* name = "";
+    uint32_t type = 0;  // GGUF's number of the type; the backend answers UNSUPPORTED_TYPE for those it lacks
+    int64_t rows = 0;
+    int64_t columns = 0;
+    uint64_t bytes = 0;  // in the file
+    [[nodiscard]] virtual Status read(uint64_t offset, void* destination, size_t size, Error* error) = 0;
+};
+
+enum class WeightUse : uint8_t {
+    matrix,  // of Linear, Logits and Embed
+    vector,  // gains and biases: one row, kept in f32
+};
+
+struct BackendParams {
+    int32_t threads = 1;           // including the caller's; at least 1
+    ParallelForHook parallel_for;  // run is null: an own pool of threads
+    ClockHook clock;
+};
+
+class Backend;
+
+class WeightStore {
+public:
+    virtual ~WeightStore() = default;
+
+    // Packs one tensor; reads it in chunks, so that memory beyond the packed form stays small, and asks `progress` between
+    // chunks (STOPPED). Thread rule: one call at a time.
+    [[nodiscard]] virtual Status load_weight(WeightSource& source, WeightUse use, WeightId* out,
+                                             Error* error) = 0;
+
+    virtual size_t bytes() const = 0;  // of all packed weights
+    virtual const char* numerics_id()
+        const = 0;                         // backend, architecture and version of the numerics contract
+    virtual const char* tier() const = 0;  // which code runs: "scalar", "avx2"
+
+    // A backend for one engine. The store must outlive it.
+    [[nodiscard]] virtual Status make_backend(const BackendParams& params, MemorySet& memory,
+                                              Owned<Backend>* out, Error* error) = 0;
+};
+
+// Rows first_row .. first_row + rows - 1 of the pass are consecutive positions of one sequence, starting at first_position;
+// the sequence's block table starts at block_table[first_block] and covers every position up to its last row.
+struct AttentionWork {
+    int32_t first_row;
+    int32_t rows;
+    int32_t first_position;
+    int32_t first_block;
+};
+
+struct BlockCopy {
+    int32_t from;
+    int32_t to;
+};
+
+struct GroupInput {
+    std::span<const int32_t> slots;        // (tokens) block * 16 + position % 16, or -1: don't write
+    std::span<const int32_t> block_table;  // all sequences' tables, one after another
+    std::span<const AttentionWork> work;   // in row order, covers every row once
+    std::span<const BlockCopy> copies;     // whole blocks, all layers, run before everything else
+};
+
+// Everything a pass reads from the host. begin copies it.
+struct PassInput {
+    std::span<const int32_t> tokens;              // (tokens) ids
+    std::span<const int32_t> positions;           // (tokens)
+    std::span<const GroupInput> groups;           // one per KV group of the program
+    std::span<const int32_t> logit_rows;          // (logit_rows) ascending rows of the pass
+    std::span<const float> inverse_temperatures;  // (logit_rows) 1 where greedy
+    std::span<const float> cos_sin;  // rope tables after another, each (tokens, pairs, 2): cos, sin
+};
+
+struct Candidate {
+    float logit;
+    int32_t token;
+};
+
+// What a backend reports of one row of logits (rule 7). A row with a NaN, or whose maximum is not finite, has usable == 0.
+struct RowResult {
+    int32_t usable;
+    int32_t count;  // candidates: min(256, vocabulary)
+    float max;
+    float sum;                                // Σ exp2((l - max) · log2e)
+    float sum_scaled;                         // Σ exp2((l - max) · (log2e · inverse_temperature))
+    Candidate best[limits::candidates_kept];  // by (logit descending, token ascending)
+};
+
+struct PassResults {
+    std::span<const RowResult> rows;  // (logit_rows)
+    const float* logits = nullptr;    // (logit_rows, vocabulary)
+};
+
+enum class PassState : uint8_t {
+    done,
+    more,
+    pending
+};  // more: call again; pending: a device works on it, ask later
+
+struct AdvanceResult {
+    Status status = Status::OK;
+    PassState state = PassState::done;
+    int64_t worst_tile_ns = 0;
+};
+
+class Backend {
+public:
+    virtual ~Backend() = default;
+
+    // The paged cache: `blocks` blocks of 16 positions for every layer of every group. Called once, before build.
+    virtual size_t kv_bytes_per_block(const Program& program) const = 0;
+    [[nodiscard]] virtual Status kv_create(const Program& program, int32_t blocks, Error* error) = 0;
+
+    // Prepares the program for passes of at most `max`; called once. All memory of later passes is allocated here.
+    [[nodiscard]] virtual Status build(const Program& program, Dims max, Error* error) = 0;
+
+    // Starts a pass; the one before must be done or abandoned. Allocates nothing.
+    [[nodiscard]] virtual Status begin(const PassInput& input, Dims dims) = 0;
+
+    // Works on the pass until it is done or the clock reaches deadline_ns (INT64_MAX: until done), with at most max_threads
+    // threads. At least one tile is computed by each call.
+    virtual AdvanceResult advance(int64_t deadline_ns, int32_t max_threads) = 0;
+
+    // Waits for what runs in the background and forgets the pass.
+    virtual void abandon() = 0;
+
+    // After done, until the next begin.
+    virtual PassResults results() const = 0;
+};
+
+}  // namespace treadle
