@@ -21,9 +21,7 @@ uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 #if defined(__x86_64__)
 bool has_f16c() { return __builtin_cpu_supports("f16c") != 0; }
 
-__attribute__((target("f16c"))) uint32_t hardware_f32_bits(uint16_t half) {
-    return bits_of(_cvtsh_ss(half));
-}
+__attribute__((target("f16c"))) uint32_t hardware_f32_bits(uint16_t half) { return bits_of(_cvtsh_ss(half)); }
 
 __attribute__((target("f16c"))) uint16_t hardware_f16(float value) {
     return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
@@ -47,8 +45,9 @@ TEST_CASE("float16: every half keeps its value through f32") {
             CHECK((mantissa != 0 ? std::isnan(value) : std::isinf(value)));
             CHECK(std::signbit(value) == (sign < 0));
         } else {
-            const double expected = exponent == 0 ? std::ldexp(mantissa, -24)
-                                                  : std::ldexp(1024 + mantissa, static_cast<int>(exponent) - 25);
+            const double expected = exponent == 0
+                                        ? std::ldexp(mantissa, -24)
+                                        : std::ldexp(1024 + mantissa, static_cast<int>(exponent) - 25);
             CHECK(static_cast<double>(value) == sign * expected);
             CHECK(std::signbit(value) == (sign < 0));
         }
