@@ -1,0 +1,150 @@
+// The 16-lane vocabulary: AVX2's words against the scalar ones by bits over special and random values, and base's exact fused
+// multiply-add against the CPU's.
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "base/exact_fma.h"
+#include "cpu/lanes_scalar.h"
+#include "lanes_words.h"
+
+#define TREADLE_TEST_TIER scalar
+#include "lanes_words.inl"
+
+LanesWords scalar_lanes_words() { return words::all(); }
+
+namespace {
+
+// Every CPU with AVX2 has F16C too, which clang's built-in cannot ask for.
+bool cpu_runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+constexpr uint32_t special_bits[] = {
+    0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x00000002, 0x007fffff, 0x807fffff, 0x00800000, 0x80800000, 0x00800001,
+    0x33000000, 0x33000001, 0x33800000, 0x387fc000, 0x387fe000, 0x38800000, 0x3effffff, 0x3f000000, 0x3f000001, 0x3f800000,
+    0xbf800000, 0x3f800001, 0x3fc00000, 0x40200000, 0xc0200000, 0x477fe000, 0x477fefff, 0x477ff000, 0xc77ff000, 0x47800000,
+    0x4affffff, 0x4b000001, 0x4effffff, 0x4f000000, 0xcf000000, 0xcf000001, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,
+    0x7fc00000, 0xffc00000, 0x7f800001, 0x7fffffff, 0x0d800000, 0x0d7fffff, 0x00007fff, 0x3c003c00, 0x7c00fc00, 0x7e00fe01,
+};
+
+uint32_t any_bits(std::mt19937& random) {
+    if (random() % 2 == 0) return special_bits[random() % (sizeof special_bits / sizeof special_bits[0])];
+    if (random() % 2 == 0) return static_cast<uint32_t>(random());
+    return std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(random())) * 0x1p-24f);
+}
+
+bool is_nan_f32(uint32_t bits) { return (bits & 0x7fffffff) > 0x7f800000; }
+bool is_nan_f16(uint32_t bits) { return (bits & 0x7fff) > 0x7c00; }
+
+bool same(const LanesWord& word, const uint32_t* a, const uint32_t* b) {
+    for (int i = 0; i < 16; ++i) {
+        if (a[i] == b[i]) continue;
+        if (word.gives_f32 && is_nan_f32(a[i]) && is_nan_f32(b[i])) continue;
+        if (word.gives_f16) {
+            const auto half_same = [](uint32_t x, uint32_t y) { return x == y || (is_nan_f16(x) && is_nan_f16(y)); };
+            if (half_same(a[i] & 0xffff, b[i] & 0xffff) && half_same(a[i] >> 16, b[i] >> 16)) continue;
+        }
+        return false;
+    }
+    return true;
+}
+
+bool same_f32(float a, float b) {
+    return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
+}
+
+}  // namespace
+
+TEST_CASE("lanes: every AVX2 word equals the scalar word by bits") {
+    if (!cpu_runs_avx2()) return;
+    const LanesWords scalar = scalar_lanes_words();
+    const LanesWords avx2 = avx2_lanes_words();
+    REQUIRE(scalar.count == avx2.count);
+    std::mt19937 random(7);
+    for (int w = 0; w < scalar.count; ++w) {
+        int different = 0;
+        for (int round = 0; round < 3000; ++round) {
+            LanesInput in;
+            for (uint32_t* values : {in.a, in.b, in.c})
+                for (int i = 0; i < 16; ++i) values[i] = any_bits(random);
+            in.count = static_cast<int32_t>(random() % 17);
+            alignas(64) uint32_t expected[16] = {};
+            alignas(64) uint32_t found[16] = {};
+            scalar.words[w].run(in, expected);
+            avx2.words[w].run(in, found);
+            different += same(scalar.words[w], expected, found) ? 0 : 1;
+        }
+        INFO(scalar.words[w].name);
+        CHECK(different == 0);
+    }
+}
+
+TEST_CASE("lanes: the scalar words mean what they say") {
+    using namespace treadle::cpu::scalar;
+    CHECK(sum(add(to_f32(lane_numbers()), set1(0.5f))) == 128.0f);
+    CHECK(max_lane(lane_numbers()) == 15);
+    const F32x16 halves = mul(to_f32(lane_numbers()), set1(0.5f));
+    const I32x16 rounded = to_i32(halves);
+    CHECK(rounded.at[1] == 0);
+    CHECK(rounded.at[3] == 2);
+    CHECK(rounded.at[5] == 2);
+    CHECK(to_i32(set1(-2147483648.0f)).at[0] == INT32_MIN);
+    CHECK(to_i32(set1(2147483520.0f)).at[0] == 2147483520);
+    uint16_t halfs[16];
+    store_f16(halfs, set1(1e9f));
+    CHECK(halfs[0] == 0x7bff);
+    store_f16(halfs, set1(-INFINITY));
+    CHECK(halfs[15] == 0xfbff);
+    store_f16(halfs, set1(NAN));
+    CHECK((halfs[0] & 0x7fff) > 0x7c00);
+    // A tree, not a chain: 2^24 + 1 + 1 + … in another order would give another sum.
+    float values[16] = {0x1p24f, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0};
+    CHECK(sum(load(values)) == 0x1p24f + 4);
+}
+
+TEST_CASE("exact_fma: rounds once") {
+    using treadle::exact_fma;
+    static_assert(exact_fma(0x1.000002p0f, 0x1.000002p0f, -0x1.000004p0f) == 0x1p-46f);
+    CHECK(std::bit_cast<uint32_t>(exact_fma(-1.0f, 0.0f, 0.0f)) == 0);
+    CHECK(std::bit_cast<uint32_t>(exact_fma(-1.0f, 0.0f, -0.0f)) == 0x80000000);
+    CHECK(exact_fma(0x1p-149f, 0.5f, 0.0f) == 0.0f);
+    CHECK(exact_fma(0x1p-149f, 0.5f, 0x1p-149f) == 0x1p-148f);
+    CHECK(exact_fma(0x1.fffffep127f, 2.0f, -0x1.fffffep127f) == 0x1.fffffep127f);
+    CHECK(exact_fma(0x1.fffffep127f, 2.0f, 0.0f) == INFINITY);
+    CHECK(std::isnan(exact_fma(INFINITY, 0.0f, 1.0f)));
+    CHECK(std::isnan(exact_fma(INFINITY, 1.0f, -INFINITY)));
+}
+
+TEST_CASE("exact_fma: equals the CPU's own on random and special values") {
+    if (!cpu_runs_avx2()) return;
+    constexpr int batch = 4096;
+    std::vector<float> a(batch), b(batch), c(batch), out(batch);
+    std::mt19937_64 random(11);
+    long different = 0;
+    for (int round = 0; round < 2600; ++round) {
+        for (int i = 0; i < batch; ++i) {
+            const uint64_t x = random(), y = random();
+            uint32_t bits[3] = {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32), static_cast<uint32_t>(y)};
+            const auto pick = static_cast<uint32_t>(y >> 32);
+            // Half of the time exponents such that product and addend meet; at times near the subnormals; at times specials.
+            if (pick % 2 == 0) {
+                const uint32_t low = pick % 8 == 0 ? 0x20000000u : 0x3f000000u;
+                bits[0] = (bits[0] & 0x80ffffffu) | low;
+                bits[1] = (bits[1] & 0x80ffffffu) | low;
+                const uint32_t sum_exponent = pick % 8 == 0 ? (bits[2] >> 23 & 7u) : 98 + (bits[2] >> 23 & 63u);
+                bits[2] = (bits[2] & 0x807fffffu) | sum_exponent << 23;
+            } else if (pick % 16 == 1) {
+                for (uint32_t& value : bits) value = special_bits[value % (sizeof special_bits / sizeof special_bits[0])];
+            }
+            a[i] = std::bit_cast<float>(bits[0]);
+            b[i] = std::bit_cast<float>(bits[1]);
+            c[i] = std::bit_cast<float>(bits[2]);
+        }
+        hardware_fma(a.data(), b.data(), c.data(), out.data(), batch);
+        for (int i = 0; i < batch; ++i) different += same_f32(treadle::exact_fma(a[i], b[i], c[i]), out[i]) ? 0 : 1;
+    }
+    CHECK(different == 0);
+}
