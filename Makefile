@@ -1,19 +1,56 @@
-# The front door: every task is a target, 'make help' lists them. The build itself is CMakeLists.txt.
+# The front door: every task is a target, 'make help' lists them. The build itself is CMakeLists.txt, the tests' scripts are in
+# tests/tools. PRESET names a configuration of CMakePresets.json.
 PRESET ?= release
+PREFIX ?= /usr/local
 build := build/$(PRESET)
+tools := tests/tools
+
+# Building says nothing on standard output, which belongs to the programs: 'printf "Hello\n" | make chat' prints the chat only.
+configured := $(build)/build.ninja
+compile = cmake --build $(build) $(if $(1),--target $(1)) </dev/null >&2
 
 .DEFAULT_GOAL := all
-.PHONY: all test clean help
+.PHONY: all chat test bench check format install clean help
+.SUFFIXES:
 
-all: ## build the library, its tests and the examples (PRESET=debug, asan, tsan, clang for other builds)
-	@[ -f $(build)/build.ninja ] || cmake --preset $(PRESET)
-	@cmake --build $(build)
+all: $(configured) ## build the libraries and the examples (PRESET=debug, clang, asan or tsan for other builds)
+	@$(call compile)
 
-test: all ## build and run all tests
-	@$(build)/unit_tests
+chat: ## talk to SmolLM2-135M-Instruct; installs, builds and fetches what is missing
+	@$(tools)/setup.sh chat
+	@$(MAKE) --no-print-directory --silent $(configured)
+	@$(call compile,chat)
+	@model=$$(examples/fetch_model.sh) && $(build)/chat "$$model"
 
-clean: ## remove everything that was built
+test: ## run all tests; installs, builds and fetches what is missing
+	@$(tools)/setup.sh test
+	@$(MAKE) --no-print-directory --silent $(configured)
+	@$(call compile,all tests)
+	@model=$$(examples/fetch_model.sh) && $(tools)/run_tests.py $(build) --model "$$model"
+
+bench: ## measure speed and print the tables
+	@$(tools)/setup.sh test
+	@$(MAKE) --no-print-directory --silent $(configured)
+	@$(call compile,treadle_bench)
+	@model=$$(examples/fetch_model.sh) && TREADLE_TEST_MODEL="$$model" $(build)/treadle_bench
+
+check: ## everything that can be checked: text, format, tidy, symbols, other compilers, sanitizers, valgrind
+	@$(tools)/setup.sh check
+	@model=$$(examples/fetch_model.sh) && $(tools)/check_all.py --model "$$model"
+
+format: ## lay out the C and C++ sources as .clang-format says
+	@$(tools)/setup.sh check
+	@$(tools)/check_format.sh --write
+
+install: all ## install into PREFIX (DESTDIR is respected)
+	@DESTDIR=$(DESTDIR) cmake --install $(build) --prefix $(PREFIX)
+
+clean: ## remove everything that was built (the fetched model stays in the user's cache folder)
 	rm -rf build
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(configured):
+	@$(tools)/setup.sh --check build
+	@cmake --preset $(PRESET) --log-level=WARNING </dev/null >&2

@@ -193,7 +193,7 @@ ENGINE_API engine_status engine_model_params_init(engine_model_params* params, s
 /* Loads a GGUF file (version 2 or 3; of a split model, the first file). `params` may be NULL for the defaults. On success
  * *model is a handle to give back with engine_model_free. The file is read once, front to back, and closed; nothing is mapped
  * and nothing written. Takes about as long as reading the file; the progress hook tells how far it is.
- * Errors: NOT_FOUND, IO, TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, UNSUPPORTED_*, STOPPED, NOMEM, and those of params. */
+ * Errors: NOT_FOUND, IO, TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, UNSUPPORTED_*, STOPPED, NOMEM, those of params. */
 ENGINE_API engine_status engine_model_load_file(const char* path, const engine_model_params* params, engine_model** model,
                                                 engine_error* error);
 
@@ -343,7 +343,7 @@ typedef struct engine_request_params {
     const engine_part* parts; /* the prompt; at least one token in all */
     size_t part_size;         /* sizeof(engine_part); the default of the init function */
     size_t part_count;
-    float temperature;        /* 0: always the likeliest token. 0 .. 1e6. Default: 0 */
+    float temperature;        /* 0: always the likeliest token; any finite value from 0. Default: 0 */
     int32_t top_k;            /* only the k likeliest; 0: off. Default: 0 */
     float top_p;              /* only the likeliest that together have this probability; 1: off. (0, 1]. Default: 1 */
     float min_p;              /* only those with this fraction of the likeliest's probability; 0: off. [0, 1). Default: 0 */

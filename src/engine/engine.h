@@ -1,0 +1,202 @@
+// The engine: owns the parts and steps them. Submissions and orders come in from any thread through a mailbox, one thread at a
+// time steps, any thread polls.
+//
+//     submit ─► mailbox ─┐                                      ┌─► events ─► poll
+//                        ▼                                      │
+//     step:   intake ─► plan ─► run (a pass, until the deadline) ─► commit ─► report
+//
+// Locking: `table_lock_` guards the request table, the mailbox, the queues, the events and the counters. It is held for the
+// short phases and never while a pass computes, a token is sampled or a hook of the host runs.
+//
+// Invariants: a step allocates nothing; a request ends exactly once, and its final event is its last; after a failure of the
+// backend the engine is unusable, and every live request has got its final event.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <span>
+
+#include "base/hooks.h"
+#include "base/memory.h"
+#include "base/status.h"
+#include "kv/block_pool.h"
+#include "model/rope_tables.h"
+#include "ops/backend.h"
+#include "request/request.h"
+#include "runner/runner.h"
+#include "scheduler/scheduler.h"
+#include "text/vocabulary.h"
+
+namespace treadle {
+
+struct EngineParams {
+    int32_t max_sequences = 16;
+    int32_t max_batch_tokens = 512;
+    int32_t max_requests = 1024;
+    int32_t context_length = 0;
+    int32_t kv_blocks = 0;
+    int32_t threads = 1;
+    ClockHook clock;
+    void* wake_user = nullptr;
+    void (*wake)(void* user) = nullptr;
+};
+
+// What the engine needs of a model; all outlive it.
+struct EngineModel {
+    const Program* program;
+    const RopeTable* rope;
+    const Vocabulary* vocabulary;
+};
+
+struct StepParams {
+    int64_t budget_us = 0;    // 0: one whole pass
+    int32_t max_threads = 0;  // 0: all
+};
+
+struct StepReport {
+    int32_t passes = 0;
+    int32_t tokens_computed = 0;
+    int32_t tokens_produced = 0;
+    int32_t running = 0;
+    int32_t waiting = 0;
+    int32_t waiting_poll = 0;
+    int32_t free_blocks = 0;
+    int64_t time_us = 0;
+    int64_t worst_tile_us = 0;
+    int64_t next_step_us = 0;
+};
+
+struct EngineStats {
+    int32_t requests_running = 0;
+    int32_t requests_waiting = 0;
+    int32_t requests_waiting_poll = 0;
+    int32_t kv_blocks_free = 0;
+    int32_t kv_blocks_reserved = 0;
+    uint64_t requests_submitted = 0;
+    uint64_t requests_finished = 0;
+    uint64_t requests_cancelled = 0;
+    uint64_t requests_failed = 0;
+    uint64_t prompt_tokens = 0;
+    uint64_t generated_tokens = 0;
+    uint64_t steps = 0;
+    uint64_t passes = 0;
+    int64_t step_time_us = 0;
+    int64_t worst_step_us = 0;
+    int64_t worst_tile_us = 0;
+};
+
+struct RequestInfo {
+    RequestState state = RequestState::waiting;
+    bool waits_for_poll = false;
+    int32_t prompt_tokens = 0;
+    int32_t prompt_tokens_done = 0;
+    int32_t generated_tokens = 0;
+    int32_t queue_place = -1;
+    FinishReason finish_reason = FinishReason::none;
+    Error failure;
+};
+
+// Receives the events of a poll, oldest first; returns false for one that doesn't fit, which then stays. Runs under the lock.
+class EventSink {
+public:
+    virtual ~EventSink() = default;
+    virtual bool take(const EventNode& event, std::span<const TokenLogprob> logprobs) = 0;
+};
+
+class Engine {
+public:
+    // The backend has its cache and program already (make_engine). `memory` outlives the engine.
+    Engine(MemorySet& memory, const EngineModel& model, const EngineParams& params, Owned<Backend> backend);
+    ~Engine();
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    // Any thread. `prompt` holds ids of the vocabulary, at least one. All that the request will need is allocated here.
+    [[nodiscard]] Status submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
+                                int32_t max_tokens, uint64_t* id, Error* error);
+    [[nodiscard]] Status cancel(uint64_t id);
+    [[nodiscard]] Status release(uint64_t id);
+    [[nodiscard]] Status request_info(uint64_t id, RequestInfo* out);
+    [[nodiscard]] Status sequence_tokens(uint64_t id, std::span<int32_t> out, size_t* count);
+    void poll(EventSink& sink, size_t capacity);
+    EngineStats stats();
+
+    // One thread at a time; BUSY for a second one.
+    [[nodiscard]] Status step(const StepParams& params, StepReport* report);
+
+    const EngineParams& params() const { return params_; }
+    size_t kv_bytes_per_block() const { return backend_->kv_bytes_per_block(*model_.program); }
+
+private:
+    struct StepTimes {
+        int64_t start_ns;
+        int64_t deadline_ns;
+        int32_t max_threads;
+    };
+
+    // The phases of a step.
+    StepTimes begin_step(const StepParams& params);
+    void intake();
+    Status plan();
+    Status run(const StepTimes& times, bool* pass_done, StepReport* report);
+    Status commit(StepReport* report);
+    void finish_report(const StepTimes& times, StepReport* report);
+
+    // Parts of commit. All but sample_rows run under the lock.
+    void sample_rows();
+    void commit_row(const PlanRow& row, size_t logit_row, StepReport* report);
+    void append_token(Request* request, size_t logit_row, StepReport* report);
+    bool ends(const Request& request, int32_t token) const;
+    EventNode* push_event(Request* request, EventKind kind, std::string_view text);
+    void push_progress(Request* request);
+
+    // The end of a request. finish, leave, bury and drop_events run under the lock.
+    void order(Request* request);
+    void finish(Request* request, FinishReason reason);
+    void leave(Request* request);
+    void give_up(Status status);
+    void drop_events(Request* request);
+    void bury(Request* request);
+    void free_the_buried();
+    void free_request(Request* request);
+
+    void wake_host();
+    Status limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limit, Error* error) const;
+
+    MemorySet& memory_;
+    EngineModel model_;
+    EngineParams params_;
+    Owned<Backend> backend_;
+    BlockPool pool_;
+    Scheduler scheduler_;
+    Runner runner_;
+    StepPlan plan_;
+    AlignedArray<Candidate> sampling_scratch_;  // (vocabulary)
+    struct SampledRow {
+        Status status;
+        TokenLogprob token;
+    };
+    AlignedArray<SampledRow> sampled_;  // (max_sequences)
+    AlignedArray<char> text_scratch_;   // what one token can let go
+
+    std::atomic<bool> stepping_{false};
+    std::atomic<bool> woken_{false};
+    Status unusable_ = Status::OK;
+
+    std::mutex table_lock_;
+    RequestTable table_;
+    RequestQueue mailbox_;
+    Request* orders_ = nullptr;  // newest first, through next_order
+    RequestQueue graveyard_;     // freed by the next call that may take its time
+    EventList events_;
+    EngineStats stats_;
+};
+
+// Checks the parameters against the model, fills in defaults, creates cache, buffers and threads.
+// INVALID_ARGUMENT names field and value; NOMEM.
+[[nodiscard]] Status make_engine(MemorySet& memory, const EngineModel& model, int32_t model_context,
+                                 EngineParams params, Owned<Backend> backend, Owned<Engine>* out,
+                                 Error* error);
+
+}  // namespace treadle

@@ -1,0 +1,74 @@
+// From plan rows to the rows of a pass.
+#include "runner/runner.h"
+
+#include "base/limits.h"
+
+namespace treadle {
+
+Runner::Runner(Memory* memory, Backend* backend, const RopeTable* rope, Dims max, int32_t table_blocks_max)
+    : backend_(backend), rope_(rope), tokens_(memory, static_cast<size_t>(max.tokens)),
+      positions_(memory, tokens_.size()), slots_(memory, tokens_.size()),
+      cos_sin_(memory, tokens_.size() * static_cast<size_t>(rope->pairs()) * 2),
+      block_table_(memory, static_cast<size_t>(table_blocks_max)),
+      work_(memory, static_cast<size_t>(max.logit_rows)),
+      logit_rows_(memory, static_cast<size_t>(max.logit_rows)),
+      inverse_temperatures_(memory, static_cast<size_t>(max.logit_rows)) {}
+
+Status Runner::begin(const StepPlan& plan) {
+    rows_ = table_blocks_ = works_ = logits_ = 0;
+    for (const PlanRow& row : plan.rows) add(row);
+
+    const GroupInput group = {
+        .slots = {slots_.data(), rows_},
+        .block_table = {block_table_.data(), table_blocks_},
+        .work = {work_.data(), works_},
+        .copies = {},
+    };
+    const PassInput input = {
+        .tokens = {tokens_.data(), rows_},
+        .positions = {positions_.data(), rows_},
+        .groups = {&group, 1},
+        .logit_rows = {logit_rows_.data(), logits_},
+        .inverse_temperatures = {inverse_temperatures_.data(), logits_},
+        .cos_sin = {cos_sin_.data(), rows_ * static_cast<size_t>(rope_->pairs()) * 2},
+    };
+    TREADLE_TRY(backend_->begin(input, {plan.tokens, plan.logit_rows}));
+    under_way_ = true;
+    return Status::OK;
+}
+
+void Runner::add(const PlanRow& row) {
+    const Request& request = *row.request;
+    work_[works_++] = {static_cast<int32_t>(rows_), row.count, row.first,
+                       static_cast<int32_t>(table_blocks_)};
+    const int32_t blocks_seen =
+        (row.first + row.count + limits::kv_block_tokens - 1) / limits::kv_block_tokens;
+    for (int32_t i = 0; i < blocks_seen; i++)
+        block_table_[table_blocks_++] = request.blocks[static_cast<size_t>(i)];
+
+    for (int32_t position = row.first; position < row.first + row.count; position++, rows_++) {
+        const int32_t block = request.blocks[static_cast<size_t>(position / limits::kv_block_tokens)];
+        tokens_[rows_] = request.tokens[static_cast<size_t>(position)];
+        positions_[rows_] = position;
+        slots_[rows_] = block * limits::kv_block_tokens + position % limits::kv_block_tokens;
+        rope_->fill(position, cos_sin_.data() + rows_ * static_cast<size_t>(rope_->pairs()) * 2);
+    }
+    if (row.logits) {
+        logit_rows_[logits_] = static_cast<int32_t>(rows_) - 1;
+        inverse_temperatures_[logits_] = inverse_temperature(request.params.sampling);
+        logits_++;
+    }
+}
+
+AdvanceResult Runner::advance(int64_t deadline_ns, int32_t max_threads) {
+    const AdvanceResult result = backend_->advance(deadline_ns, max_threads);
+    if (result.status != Status::OK || result.state == PassState::done) under_way_ = false;
+    return result;
+}
+
+void Runner::abandon() {
+    if (under_way_) backend_->abandon();
+    under_way_ = false;
+}
+
+}  // namespace treadle

@@ -1,0 +1,49 @@
+// Turns a plan into the arrays that a backend's pass reads, and drives that pass until a deadline. The engine calls begin once
+// per plan and advance as often as the host steps.
+//
+// Invariant: all arrays have their final capacity from the start; begin and advance allocate nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "base/memory.h"
+#include "model/rope_tables.h"
+#include "ops/backend.h"
+#include "scheduler/plan.h"
+
+namespace treadle {
+
+class Runner {
+public:
+    // max.tokens and max.logit_rows bound every plan; tables_blocks_max bounds the block tables of one pass, all together.
+    Runner(Memory* memory, Backend* backend, const RopeTable* rope, Dims max, int32_t table_blocks_max);
+
+    bool under_way() const { return under_way_; }
+    [[nodiscard]] Status begin(const StepPlan& plan);
+    AdvanceResult advance(int64_t deadline_ns, int32_t max_threads);
+    PassResults results() const { return backend_->results(); }
+    void abandon();
+
+private:
+    void add(const PlanRow& row);
+
+    Backend* backend_;
+    const RopeTable* rope_;
+    bool under_way_ = false;
+
+    // The pass's input, row by row; the counts say how much of each array is filled.
+    AlignedArray<int32_t> tokens_;     // (max.tokens)
+    AlignedArray<int32_t> positions_;  // (max.tokens)
+    AlignedArray<int32_t> slots_;      // (max.tokens)
+    AlignedArray<float> cos_sin_;      // (max.tokens, pairs, 2)
+    AlignedArray<int32_t> block_table_;
+    AlignedArray<AttentionWork> work_;
+    AlignedArray<int32_t> logit_rows_;
+    AlignedArray<float> inverse_temperatures_;
+    size_t rows_ = 0;
+    size_t table_blocks_ = 0;
+    size_t works_ = 0;
+    size_t logits_ = 0;
+};
+
+}  // namespace treadle
