@@ -1,5 +1,5 @@
-// attend (rule 5): each tier equals the rule written out literally, by bytes; a row doesn't depend on the call, the block table or
-// unwritten slots; and the rule itself is close to a softmax in double.
+// attend (rule 5): each tier equals the rule written out literally, by bytes; a row doesn't depend on the call, the block table
+// or unwritten slots; and the rule itself is close to a softmax in double.
 
 #include <doctest/doctest.h>
 
@@ -25,7 +25,9 @@ namespace {
 
 using AttendFunction = decltype(&scalar::attend);
 
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
+bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
 
 // A sequence of `positions` in a cache whose blocks are shuffled or not; what the sequence doesn't fill is NaN.
 struct Case {
@@ -76,14 +78,18 @@ std::vector<float> attend_rows(AttendFunction attend, Case& c, int32_t first, in
     std::vector<float> out(rows * c.row_floats(), -1.0f);
     std::vector<float> scratch(attention_scratch_bytes(c.shape, first + rows) / sizeof(float) + 16,
                                std::numeric_limits<float>::quiet_NaN());
-    void* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63});
+    void* aligned =
+        reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63});
     for (int32_t head = 0; head < c.shape.kv_heads; head++)
-        attend(c.shape, c.layer(), c.block_table.data(), first, rows, head, c.queries.data() + first * c.row_floats(),
-               c.row_floats(), out.data(), c.row_floats(), aligned);
+        attend(c.shape, c.layer(), c.block_table.data(), first, rows, head,
+               c.queries.data() + first * c.row_floats(), c.row_floats(), out.data(), c.row_floats(),
+               aligned);
     return out;
 }
 
-bool same(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (a != a && b != b); }
+bool same(float a, float b) {
+    return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (a != a && b != b);
+}
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) { return same(x, y); });
@@ -127,7 +133,8 @@ struct Part {
 Part merge(const std::vector<Part>& parts) {
     Part merged;
     merged.output.assign(parts[0].output.size(), 0.0f);
-    for (const Part& part : parts) merged.maximum = part.maximum > merged.maximum ? part.maximum : merged.maximum;
+    for (const Part& part : parts)
+        merged.maximum = part.maximum > merged.maximum ? part.maximum : merged.maximum;
     for (const Part& part : parts) {
         const float weight = math::exp2(part.maximum - merged.maximum);
         merged.sum = exact_fma(weight, part.sum, merged.sum);
@@ -143,7 +150,8 @@ Part span_part(Case& c, const float* q, int32_t kv_head, int32_t begin, int32_t 
     std::vector<float> p;
     for (int32_t j = begin; j < end; j++) {
         float score = 0;
-        for (int32_t d = 0; d < c.shape.head_dim; d++) score = exact_fma(q[d], f32_from_f16(c.key(j, kv_head, d)), score);
+        for (int32_t d = 0; d < c.shape.head_dim; d++)
+            score = exact_fma(q[d], f32_from_f16(c.key(j, kv_head, d)), score);
         p.push_back(score);
         part.maximum = score > part.maximum ? score : part.maximum;
     }
@@ -190,7 +198,8 @@ std::vector<AttendFunction> tiers() {
 }  // namespace
 
 TEST_CASE("attention: close to a softmax in double") {
-    for (const AttentionShape shape : {AttentionShape{9, 3, 64}, AttentionShape{4, 4, 16}, AttentionShape{4, 1, 256}}) {
+    for (const AttentionShape shape :
+         {AttentionShape{9, 3, 64}, AttentionShape{4, 4, 16}, AttentionShape{4, 1, 256}}) {
         Case c = make_case(shape, 1100, true, 5);
         double worst = 0;
         for (const int32_t position : {0, 1, 15, 16, 17, 255, 256, 257, 511, 1000, 1099}) {
@@ -204,12 +213,14 @@ TEST_CASE("attention: close to a softmax in double") {
 }
 
 TEST_CASE("attention: every tier is the rule, by bytes") {
-    const AttentionShape shapes[] = {{9, 3, 64}, {1, 1, 16}, {12, 1, 32}, {8, 8, 48}, {10, 2, 80}, {4, 1, 256}};
+    const AttentionShape shapes[] = {{9, 3, 64}, {1, 1, 16},  {12, 1, 32},
+                                     {8, 8, 48}, {10, 2, 80}, {4, 1, 256}};
     for (const AttentionShape shape : shapes) {
         Case c = make_case(shape, 530, true, 7);
         for (const int32_t position : {0, 3, 15, 16, 254, 255, 256, 300, 520, 529}) {
             const std::vector<float> want = literal_row(c, position);
-            for (const AttendFunction attend : tiers()) CHECK(same(attend_rows(attend, c, position, 1), want));
+            for (const AttendFunction attend : tiers())
+                CHECK(same(attend_rows(attend, c, position, 1), want));
         }
     }
 }
@@ -232,11 +243,13 @@ TEST_CASE("attention: several groups of spans") {
 TEST_CASE("attention: a row does not depend on the rows of its call") {
     for (int32_t heads_per_kv = 1; heads_per_kv <= 12; heads_per_kv++) {
         const int32_t kv_heads = 1 + heads_per_kv % 3;
-        Case c = make_case({kv_heads * heads_per_kv, kv_heads, heads_per_kv % 2 == 0 ? 16 : 48}, 300, true, 9);
+        Case c =
+            make_case({kv_heads * heads_per_kv, kv_heads, heads_per_kv % 2 == 0 ? 16 : 48}, 300, true, 9);
         const AttendFunction attend = tiers().back();
         std::vector<std::vector<float>> alone;
-        for (int32_t position = 0; position < 300; position++) alone.push_back(attend_rows(attend, c, position, 1));
-        for (int32_t first = 0; first < 292; first += first > 20 && first < 235 ? 41 : 1) {
+        for (int32_t position = 0; position < 300; position++)
+            alone.push_back(attend_rows(attend, c, position, 1));
+        for (int32_t first = 0; first<292; first += first> 20 && first < 235 ? 41 : 1) {
             const int32_t rows = 1 + (first * 5 + heads_per_kv) % 8;
             const std::vector<float> chunk = attend_rows(attend, c, first, rows);
             for (int32_t row = 0; row < rows; row++) CHECK(same(row_of(chunk, c, row), alone[first + row]));
@@ -278,17 +291,21 @@ TEST_CASE("attention: special values") {
             if (variant == 1) c.value(290, 0, 7) = special;
             if (variant == 2)
                 for (int32_t i = 0; i < 2000; i++) {
-                    c.key(static_cast<int32_t>(random() % 600), 0, static_cast<int32_t>(random() % 32)) = special;
-                    c.value(static_cast<int32_t>(random() % 600), 0, static_cast<int32_t>(random() % 32)) = special;
+                    c.key(static_cast<int32_t>(random() % 600), 0, static_cast<int32_t>(random() % 32)) =
+                        special;
+                    c.value(static_cast<int32_t>(random() % 600), 0, static_cast<int32_t>(random() % 32)) =
+                        special;
                 }
             for (const int32_t first : {0, 100, 285, 592}) {
                 const std::vector<float> want = attend_rows(scalar::attend, c, first, 8);
-                for (int32_t row = 0; row < 8; row += 3) CHECK(same(row_of(want, c, row), literal_row(c, first + row)));
+                for (int32_t row = 0; row < 8; row += 3)
+                    CHECK(same(row_of(want, c, row), literal_row(c, first + row)));
                 if (has_avx2()) CHECK(same(attend_rows(avx2::attend, c, first, 8), want));
             }
             if (variant < 2) {  // rows before the special one don't notice
                 Case untouched = clean;
-                CHECK(same(attend_rows(tiers().back(), c, 282, 8), attend_rows(tiers().back(), untouched, 282, 8)));
+                CHECK(same(attend_rows(tiers().back(), c, 282, 8),
+                           attend_rows(tiers().back(), untouched, 282, 8)));
             }
         }
     }
@@ -299,7 +316,8 @@ TEST_CASE("attention: special values") {
                   c.queries.begin() + 302 * static_cast<long>(c.row_floats()), special);
         for (const AttendFunction attend : tiers()) {
             const std::vector<float> chunk = attend_rows(attend, c, 298, 8);
-            for (int32_t row = 0; row < 8; row++) CHECK(same(row_of(chunk, c, row), literal_row(c, 298 + row)));
+            for (int32_t row = 0; row < 8; row++)
+                CHECK(same(row_of(chunk, c, row), literal_row(c, 298 + row)));
         }
     }
 }

@@ -30,7 +30,8 @@ struct Tier {
 };
 
 std::vector<Tier> tiers() {
-    std::vector<Tier> all{{scalar::add_norm, scalar::rope_write, scalar::gate, scalar::exp2_of, scalar::exp_of}};
+    std::vector<Tier> all{
+        {scalar::add_norm, scalar::rope_write, scalar::gate, scalar::exp2_of, scalar::exp_of}};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
         all.push_back({avx2::add_norm, avx2::rope_write, avx2::gate, avx2::exp2_of, avx2::exp_of});
     return all;
@@ -38,9 +39,12 @@ std::vector<Tier> tiers() {
 
 const float float_inf = std::numeric_limits<float>::infinity();
 const float float_nan = std::numeric_limits<float>::quiet_NaN();
-const float specials[] = {0.0f, -0.0f, 1e-45f, -1e-39f, 1.17549435e-38f, 3e38f, -3e38f, 1e19f, float_inf, -float_inf, float_nan};
+const float specials[] = {0.0f,   -0.0f, 1e-45f,    -1e-39f,    1.17549435e-38f, 3e38f,
+                          -3e38f, 1e19f, float_inf, -float_inf, float_nan};
 
-bool same(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (a != a && b != b); }
+bool same(float a, float b) {
+    return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (a != a && b != b);
+}
 
 bool same(const std::vector<float>& a, const std::vector<float>& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](float x, float y) { return same(x, y); });
@@ -57,8 +61,8 @@ std::vector<float> random_values(std::mt19937& random, size_t count, bool with_s
     return values;
 }
 
-void literal_add_norm(std::vector<float>& residual, const float* delta, const std::vector<float>& gain, float epsilon,
-                      std::vector<float>& out) {
+void literal_add_norm(std::vector<float>& residual, const float* delta, const std::vector<float>& gain,
+                      float epsilon, std::vector<float>& out) {
     float lanes[256] = {};
     for (size_t i = 0; i < residual.size(); i++) {
         if (delta != nullptr) residual[i] = residual[i] + delta[i];
@@ -79,7 +83,8 @@ void check_lanes_of_math(uint32_t first, uint32_t step, uint64_t count) {
     std::vector<float> x(1000), got(1000);
     size_t wrong = 0;
     for (uint64_t done = 0; done < count; done += x.size()) {
-        for (size_t i = 0; i < x.size(); i++) x[i] = std::bit_cast<float>(static_cast<uint32_t>(first + step * (done + i)));
+        for (size_t i = 0; i < x.size(); i++)
+            x[i] = std::bit_cast<float>(static_cast<uint32_t>(first + step * (done + i)));
         for (const Tier& tier : tiers()) {
             tier.exp2_of(x.data(), static_cast<int32_t>(x.size()), got.data());
             for (size_t i = 0; i < x.size(); i++) wrong += bits_of(got[i]) != bits_of(math::exp2(x[i]));
@@ -94,7 +99,8 @@ void check_lanes_of_math(uint32_t first, uint32_t step, uint64_t count) {
 
 TEST_CASE("vector: exp2 and exp in lanes are base/math.h's, a sample of all inputs") {
     check_lanes_of_math(0, 20011, 0x100000000u / 20011);
-    for (const float edge : {-92.0f, -63.7695f, 88.7228f, 128.0f, 0.5f, -0.5f, 1.5f, 0.0f, -0.0f, float_inf, -float_inf})
+    for (const float edge :
+         {-92.0f, -63.7695f, 88.7228f, 128.0f, 0.5f, -0.5f, 1.5f, 0.0f, -0.0f, float_inf, -float_inf})
         check_lanes_of_math(bits_of(edge) - 1000, 1, 2000);
 }
 
@@ -174,8 +180,8 @@ struct RopeCase {
 };
 
 // Rotates queries and keys; returns what the cache gets of position `slot`: keys and values as halves.
-void literal_rope(const RopeCase& c, const std::vector<float>& cos_sin, std::vector<float>& qkv, std::vector<uint16_t>& keys,
-                  std::vector<uint16_t>& values) {
+void literal_rope(const RopeCase& c, const std::vector<float>& cos_sin, std::vector<float>& qkv,
+                  std::vector<uint16_t>& keys, std::vector<uint16_t>& values) {
     const int32_t heads = c.shape.heads, head_dim = c.shape.head_dim, pairs = c.rope.rotary_dims / 2;
     for (int32_t i = 0; i < heads * head_dim; i++) qkv[i] = qkv[i] * c.rope.query_scale;
     for (int32_t head = 0; head < heads + c.shape.kv_heads; head++) {
@@ -202,7 +208,8 @@ void check_rope(const RopeCase& c, int32_t slot, bool with_specials, uint32_t se
     const FloatMode mode;
     std::mt19937 random(seed);
     const int32_t kv_floats = c.shape.kv_heads * c.shape.head_dim;
-    std::vector<float> qkv = random_values(random, c.shape.heads * c.shape.head_dim + 2 * kv_floats, with_specials);
+    std::vector<float> qkv =
+        random_values(random, c.shape.heads * c.shape.head_dim + 2 * kv_floats, with_specials);
     for (float& value : qkv)
         if (with_specials && random() % 20 == 0) value *= 40000.0f;
     std::vector<float> cos_sin;
@@ -225,7 +232,8 @@ void check_rope(const RopeCase& c, int32_t slot, bool with_specials, uint32_t se
         for (int32_t i = 0; slot >= 0 && i < kv_floats; i++) {
             const int32_t head = i / c.shape.head_dim, d = i % c.shape.head_dim;
             const size_t block = static_cast<size_t>(slot / 16) * 2 * block_halves;
-            uint16_t& key = cache[block + (static_cast<size_t>(head) * c.shape.head_dim + d) * 16 + slot % 16];
+            uint16_t& key =
+                cache[block + (static_cast<size_t>(head) * c.shape.head_dim + d) * 16 + slot % 16];
             uint16_t& value = cache[block + block_halves + (head * 16 + slot % 16) * c.shape.head_dim + d];
             wrong += !same_half(key, keys[i]) || !same_half(value, values[i]);
             key = value = 0x1234;

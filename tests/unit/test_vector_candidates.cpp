@@ -41,7 +41,8 @@ RowResult literal_candidates(const std::vector<float>& logits, float inverse_tem
         if (std::isnan(logits[i])) return result;
         all.push_back({logits[i], static_cast<int32_t>(i)});
     }
-    std::stable_sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
     if (std::isinf(all[0].logit)) return result;
     result.usable = 1;
     result.count = static_cast<int32_t>(std::min<size_t>(all.size(), 256));
@@ -76,7 +77,8 @@ std::vector<float> random_logits(size_t count, uint32_t seed) {
 }  // namespace
 
 TEST_CASE("candidates: every length") {
-    for (size_t count = 1; count < 700; count += count < 40 ? 1 : 13) check_candidates(random_logits(count, 1), 1.25f);
+    for (size_t count = 1; count < 700; count += count < 40 ? 1 : 13)
+        check_candidates(random_logits(count, 1), 1.25f);
     for (const size_t count : {4095, 4096, 4097, 16384, 16385, 49152, 50001}) {
         check_candidates(random_logits(count, 2), 1.0f);
         check_candidates(random_logits(count, 3), 0.5f);
