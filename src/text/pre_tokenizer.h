@@ -47,13 +47,15 @@ public:
     };
 
     // Replaces `ends` by the end offset of each word of `text`, which is valid UTF-8 of at most limits::text_bytes_max bytes.
-    [[nodiscard]] Status split(std::string_view text, std::pmr::vector<uint32_t>& ends, Scratch& scratch, Error* error) const;
+    [[nodiscard]] Status split(std::string_view text, std::pmr::vector<uint32_t>& ends, Scratch& scratch,
+                               Error* error) const;
 
     bool ignore_merges() const { return ignore_merges_; }  // a word that is a token is taken whole
     bool adds_bos() const { return adds_bos_; }            // the family's habit where the file doesn't say
 
 private:
-    friend Status make_pre_tokenizer(std::string_view, std::pmr::memory_resource*, Owned<PreTokenizer>*, Error*);
+    friend Status make_pre_tokenizer(std::string_view, std::pmr::memory_resource*, Owned<PreTokenizer>*,
+                                     Error*);
 
     Owned<RegexMemory> regex_memory_;
     std::pmr::vector<Owned<RegexCode>> patterns_;
@@ -62,7 +64,7 @@ private:
 };
 
 // UNSUPPORTED_TOKENIZER names a pre-tokenizer that is not known.
-[[nodiscard]] Status make_pre_tokenizer(std::string_view name, std::pmr::memory_resource* memory, Owned<PreTokenizer>* out,
-                                        Error* error);
+[[nodiscard]] Status make_pre_tokenizer(std::string_view name, std::pmr::memory_resource* memory,
+                                        Owned<PreTokenizer>* out, Error* error);
 
 }  // namespace treadle
