@@ -73,60 +73,31 @@ void regex_free(void* pointer, void* user) {
 
 }  // namespace
 
-struct RegexMemory {
-    explicit RegexMemory(std::pmr::memory_resource* memory)
-        : context(pcre2_general_context_create_8(regex_allocate, regex_free, memory)) {
-        if (context == nullptr) throw std::bad_alloc();
-    }
-    ~RegexMemory() { pcre2_general_context_free_8(context); }
-    RegexMemory(const RegexMemory&) = delete;
-    RegexMemory& operator=(const RegexMemory&) = delete;
+RegexMemory::RegexMemory(std::pmr::memory_resource* memory)
+    : context(pcre2_general_context_create_8(regex_allocate, regex_free, memory)) {
+    if (context == nullptr) throw std::bad_alloc();
+}
 
-    pcre2_general_context_8* context;
-};
+RegexMemory::~RegexMemory() { pcre2_general_context_free_8(context); }
 
-struct RegexCode {
-    explicit RegexCode(pcre2_code_8* compiled) : code(compiled) {}
-    ~RegexCode() { pcre2_code_free_8(code); }
-    RegexCode(const RegexCode&) = delete;
-    RegexCode& operator=(const RegexCode&) = delete;
+RegexCode::~RegexCode() { pcre2_code_free_8(code); }
 
-    pcre2_code_8* code;
-};
-
-struct RegexMatcher {
-    explicit RegexMatcher(std::pmr::memory_resource* resource) : memory(resource) {
-        limits = pcre2_match_context_create_8(memory.context);
-        result = pcre2_match_data_create_8(1, memory.context);
-        if (limits == nullptr || result == nullptr) {
-            release();
-            throw std::bad_alloc();
-        }
-        pcre2_set_heap_limit_8(limits, 1024);  // KiB
-        pcre2_set_depth_limit_8(limits, 1000);
-    }
-    ~RegexMatcher() { release(); }
-    RegexMatcher(const RegexMatcher&) = delete;
-    RegexMatcher& operator=(const RegexMatcher&) = delete;
-    void release() {
+RegexMatcher::RegexMatcher(std::pmr::memory_resource* resource)
+    : memory(resource), limits(pcre2_match_context_create_8(memory.context)),
+      result(pcre2_match_data_create_8(1, memory.context)) {
+    if (limits == nullptr || result == nullptr) {
         pcre2_match_data_free_8(result);
         pcre2_match_context_free_8(limits);
+        throw std::bad_alloc();
     }
+    pcre2_set_heap_limit_8(limits, 1024);  // KiB
+    pcre2_set_depth_limit_8(limits, 1000);
+}
 
-    RegexMemory memory;
-    pcre2_match_context_8* limits = nullptr;
-    pcre2_match_data_8* result = nullptr;
-};
-
-PreTokenizer::Scratch::Scratch(std::pmr::memory_resource* memory)
-    : matcher_(make_owned<RegexMatcher>(memory, memory)), pieces_(memory) {}
-
-PreTokenizer::Scratch::~Scratch() = default;
-
-PreTokenizer::PreTokenizer(std::pmr::memory_resource* memory)
-    : regex_memory_(make_owned<RegexMemory>(memory, memory)), patterns_(memory) {}
-
-PreTokenizer::~PreTokenizer() = default;
+RegexMatcher::~RegexMatcher() {
+    pcre2_match_data_free_8(result);
+    pcre2_match_context_free_8(limits);
+}
 
 namespace {
 
@@ -167,7 +138,7 @@ Status PreTokenizer::split(std::string_view text, std::pmr::vector<uint32_t>& en
         ends.clear();
         uint32_t start = 0;
         for (const uint32_t end : scratch.pieces_) {
-            TREADLE_TRY(split_piece(*pattern, text, start, end, *scratch.matcher_, ends, error));
+            TREADLE_TRY(split_piece(*pattern, text, start, end, scratch.matcher_, ends, error));
             start = end;
         }
     }
@@ -204,7 +175,7 @@ Status make_pre_tokenizer(std::string_view name, std::pmr::memory_resource* memo
         for (const char* pattern : recipe.patterns) {
             if (pattern == nullptr) break;
             pcre2_code_8* code = nullptr;
-            TREADLE_TRY(compile(pattern, *made->regex_memory_, &code, error));
+            TREADLE_TRY(compile(pattern, made->regex_memory_, &code, error));
             try {
                 made->patterns_.push_back(make_owned<RegexCode>(memory, code));
             } catch (...) {
