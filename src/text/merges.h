@@ -29,7 +29,8 @@ public:
     Merge find(int32_t left, int32_t right) const;
 
 private:
-    static constexpr size_t probes_max = 256;  // of a half-empty table; only a file made to collide needs more
+    static constexpr size_t probes_max =
+        256;  // of a half-empty table; only a file made to collide needs more
     struct Slot {
         int32_t left = -1;
         int32_t right = -1;
@@ -46,7 +47,9 @@ public:
     explicit WordMerger(std::pmr::memory_resource* scratch) : symbols_(scratch), heap_(scratch) {}
 
     void clear() { symbols_.clear(); }
-    void add(int32_t token) { symbols_.push_back({token, 0, 0}); }  // -1: a byte without a token; it merges with nothing
+    void add(int32_t token) {
+        symbols_.push_back({token, 0, 0});
+    }  // -1: a byte without a token; it merges with nothing
     // Merges the symbols added since clear() and appends the tokens that are left.
     void merge(const MergeTable& table, std::pmr::vector<int32_t>& out);
 
