@@ -11,10 +11,10 @@
 
 namespace treadle::cpu {
 
-#define TREADLE_ATTENTION_KERNELS                                                                                          \
-    void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table, int32_t first_position,  \
-                int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride, float* attended, size_t attended_stride, \
-                void* scratch)
+#define TREADLE_ATTENTION_KERNELS                                                                           \
+    void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,           \
+                int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride, \
+                float* attended, size_t attended_stride, void* scratch)
 
 namespace scalar {
 TREADLE_ATTENTION_KERNELS;
@@ -42,9 +42,9 @@ struct AttentionScratch {
     AttentionScratch(const AttentionShape& shape, int32_t rows, int32_t positions)
         : row_heads(static_cast<size_t>(rows) * static_cast<size_t>(shape.heads / shape.kv_heads)),
           part_floats(static_cast<size_t>(shape.head_dim) + 16),
-          groups((static_cast<size_t>(positions) + span_positions * group_spans - 1) / (span_positions * group_spans)),
-          groups_padded((groups + 15) / 16 * 16),
-          scores_at(row_heads * static_cast<size_t>(shape.head_dim)),
+          groups((static_cast<size_t>(positions) + span_positions * group_spans - 1) /
+                 (span_positions * group_spans)),
+          groups_padded((groups + 15) / 16 * 16), scores_at(row_heads * static_cast<size_t>(shape.head_dim)),
           span_max_at(scores_at + attention_tile_max * span_positions),
           span_parts_at(span_max_at + row_heads * group_spans),
           group_max_at(span_parts_at + row_heads * group_spans * part_floats),

@@ -108,8 +108,8 @@ TREADLE_LANES_WORD float to_probabilities(float* scores, int32_t visible, F32x16
 
 // Outputs of `columns` times 16 dimensions for a tile over the first `positions` of a span: fma chains, ascending from +0.
 template <int tile, int columns>
-TREADLE_LANES_WORD void add_values(const Attention& a, int32_t first_block, int32_t positions, int32_t dimension, float* out,
-                                   size_t out_stride) {
+TREADLE_LANES_WORD void add_values(const Attention& a, int32_t first_block, int32_t positions,
+                                   int32_t dimension, float* out, size_t out_stride) {
     F32x16 sums[tile][columns];
     for (int i = 0; i < tile; i++)
         for (int c = 0; c < columns; c++) sums[i][c] = zero_f32();
@@ -120,16 +120,19 @@ TREADLE_LANES_WORD void add_values(const Attention& a, int32_t first_block, int3
         for (int32_t j = 0; j < count; j++, values += a.head_dim) {
             for (int c = 0; c < columns; c++) {
                 const F32x16 value = load_f16(values + c * 16);
-                for (int i = 0; i < tile; i++) sums[i][c] = fma(set1(p[i * span_positions + j]), value, sums[i][c]);
+                for (int i = 0; i < tile; i++)
+                    sums[i][c] = fma(set1(p[i * span_positions + j]), value, sums[i][c]);
             }
         }
     }
     for (int i = 0; i < tile; i++)
-        for (int c = 0; c < columns; c++) store(out + static_cast<size_t>(i) * out_stride + c * 16, sums[i][c]);
+        for (int c = 0; c < columns; c++)
+            store(out + static_cast<size_t>(i) * out_stride + c * 16, sums[i][c]);
 }
 
 // Goes on with one row-head's chains over positions begin .. end - 1 of a span, which earlier row-heads of its tile don't see.
-static void add_last_values(const Attention& a, int32_t first_block, int32_t begin, int32_t end, const float* p, float* out) {
+static void add_last_values(const Attention& a, int32_t first_block, int32_t begin, int32_t end,
+                            const float* p, float* out) {
     for (int32_t j = begin; j < end; j++) {
         const uint16_t* values = a.value_block(first_block + j / 16) + (j % 16) * a.head_dim;
         for (int32_t d = 0; d < a.head_dim; d += 16)
@@ -153,7 +156,8 @@ static void attend_tile(const Attention& a, const float* queries, int32_t first,
     int32_t block = 0;
     for (; block + columns <= blocks; block += columns)
         score_blocks<tile, columns>(a, queries, first_block + block, a.scores + block * 16);
-    for (; block < blocks; block++) score_blocks<tile, 1>(a, queries, first_block + block, a.scores + block * 16);
+    for (; block < blocks; block++)
+        score_blocks<tile, 1>(a, queries, first_block + block, a.scores + block * 16);
 
     const size_t part_stride = a.layout.part_floats * group_spans;  // from a row-head to the next
     float* const parts = a.span_parts + static_cast<size_t>(first) * part_stride +
@@ -168,7 +172,8 @@ static void attend_tile(const Attention& a, const float* queries, int32_t first,
     int32_t d = 0;
     for (; d + 16 * columns <= a.head_dim; d += 16 * columns)
         add_values<tile, columns>(a, first_block, visible[0], d, parts + d, part_stride);
-    for (; d < a.head_dim; d += 16) add_values<tile, 1>(a, first_block, visible[0], d, parts + d, part_stride);
+    for (; d < a.head_dim; d += 16)
+        add_values<tile, 1>(a, first_block, visible[0], d, parts + d, part_stride);
     for (int i = 1; i < tile; i++)
         add_last_values(a, first_block, visible[0], visible[i], a.scores + i * span_positions,
                         parts + static_cast<size_t>(i) * part_stride);
@@ -194,7 +199,8 @@ static void attend_span(const Attention& a, int32_t first, int32_t span) {
 
 // out = Σ exp2(m − maximum) · part over `count` parts, ascending fma from +0, against the maximum of all, which is returned.
 // maxima is filled up to a multiple of 16 with -inf.
-static float merge_parts(const float* maxima, const float* parts, int32_t count, size_t part_floats, float* out) {
+static float merge_parts(const float* maxima, const float* parts, int32_t count, size_t part_floats,
+                         float* out) {
     F32x16 most = set1(-std::numeric_limits<float>::infinity());
     for (int32_t k = 0; k < count; k += 16) most = max(load(maxima + k), most);
     const float maximum = max_lane(most);
@@ -206,7 +212,8 @@ static float merge_parts(const float* maxima, const float* parts, int32_t count,
         for (size_t d = 0; d < part_floats; d += 16) {
             F32x16 sums = load(out + d);
             for (int32_t k = 0; k < used; k++)
-                sums = fma(set1(weights[k]), load(parts + static_cast<size_t>(begin + k) * part_floats + d), sums);
+                sums = fma(set1(weights[k]), load(parts + static_cast<size_t>(begin + k) * part_floats + d),
+                           sums);
             store(out + d, sums);
         }
     }
@@ -244,17 +251,29 @@ static void write_output(const Attention& a, float* attended, size_t stride) {
     }
 }
 
-void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table, int32_t first_position,
-            int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride, float* attended, size_t attended_stride,
-            void* scratch) {
+void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
+            int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride,
+            float* attended, size_t attended_stride, void* scratch) {
     const int32_t heads = shape.heads / shape.kv_heads;
-    const size_t first_head = static_cast<size_t>(kv_head) * static_cast<size_t>(heads) * static_cast<size_t>(shape.head_dim);
+    const size_t first_head =
+        static_cast<size_t>(kv_head) * static_cast<size_t>(heads) * static_cast<size_t>(shape.head_dim);
     const size_t kv_at = static_cast<size_t>(kv_head) * static_cast<size_t>(shape.head_dim) * 16;
     const AttentionScratch layout(shape, rows, first_position + rows);
     float* const floats = static_cast<float*>(scratch);
-    const Attention a{shape.head_dim, heads, rows, first_position, cache.keys + kv_at, cache.values + kv_at,
-                      cache.block_stride, block_table, layout, floats, floats + layout.scores_at,
-                      floats + layout.span_max_at, floats + layout.span_parts_at, floats + layout.group_max_at,
+    const Attention a{shape.head_dim,
+                      heads,
+                      rows,
+                      first_position,
+                      cache.keys + kv_at,
+                      cache.values + kv_at,
+                      cache.block_stride,
+                      block_table,
+                      layout,
+                      floats,
+                      floats + layout.scores_at,
+                      floats + layout.span_max_at,
+                      floats + layout.span_parts_at,
+                      floats + layout.group_max_at,
                       floats + layout.group_parts_at};
     for (size_t i = layout.span_max_at; i < layout.span_parts_at; i += 16)
         store(floats + i, set1(-std::numeric_limits<float>::infinity()));
@@ -264,7 +283,8 @@ void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t*
     const int32_t last_span = (first_position + rows - 1) / span_positions;
     int32_t packed_from = -1;
     for (int32_t span = 0; span <= last_span; span++) {
-        const int32_t first_row = span * span_positions - first_position;  // rows before it see nothing of this span
+        const int32_t first_row =
+            span * span_positions - first_position;  // rows before it see nothing of this span
         const int32_t first = first_row > 0 ? first_row * heads : 0;
         if (first != packed_from) pack_queries(a, qkv + first_head, qkv_stride, first);
         packed_from = first;

@@ -13,7 +13,13 @@
 #include "base/float16.h"
 
 #define TREADLE_LANES_WORD [[gnu::always_inline]] static inline
-#define TREADLE_EACH_LANE for (int lane = 0; lane < 16; ++lane)
+
+// Kept as loops: unrolled, the kernels would take minutes to compile.
+#if defined(__clang__)
+#define TREADLE_EACH_LANE _Pragma("clang loop unroll(disable)") for (int lane = 0; lane < 16; ++lane)
+#else
+#define TREADLE_EACH_LANE _Pragma("GCC unroll 1") for (int lane = 0; lane < 16; ++lane)
+#endif
 
 namespace treadle::cpu::scalar {
 

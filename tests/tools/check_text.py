@@ -229,7 +229,7 @@ def main():
     for path in files(sys.argv[1:]):
         if path.suffix not in COMMENT_START and path.suffix not in (".txt", ".md") and path.name not in ("Makefile", "run"):
             continue
-        if path.parts[0] == "tests" and "golden" in path.parts:
+        if path.parts[:2] == ("tests", "golden") and path.suffix not in COMMENT_START:
             continue
         text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
         looked_at += 1
