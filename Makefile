@@ -53,4 +53,4 @@ help: ## list the targets
 
 $(configured):
 	@$(tools)/setup.sh --check build
-	@cmake --preset $(PRESET) </dev/null >&2
+	@cmake --preset $(PRESET) --log-level=WARNING </dev/null >&2

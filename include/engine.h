@@ -193,7 +193,7 @@ ENGINE_API engine_status engine_model_params_init(engine_model_params* params, s
 /* Loads a GGUF file (version 2 or 3; of a split model, the first file). `params` may be NULL for the defaults. On success
  * *model is a handle to give back with engine_model_free. The file is read once, front to back, and closed; nothing is mapped
  * and nothing written. Takes about as long as reading the file; the progress hook tells how far it is.
- * Errors: NOT_FOUND, IO, TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, UNSUPPORTED_*, STOPPED, NOMEM, and those of params. */
+ * Errors: NOT_FOUND, IO, TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, UNSUPPORTED_*, STOPPED, NOMEM, those of params. */
 ENGINE_API engine_status engine_model_load_file(const char* path, const engine_model_params* params, engine_model** model,
                                                 engine_error* error);
 

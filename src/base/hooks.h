@@ -18,7 +18,8 @@ struct LogHook {
     void (*write)(void* user, int32_t level, const char* message) = nullptr;  // null: no log
 };
 
-__attribute__((format(printf, 3, 4))) void log_line(const LogHook& log, LogLevel level, const char* format, ...);
+__attribute__((format(printf, 3, 4))) void log_line(const LogHook& log, LogLevel level, const char* format,
+                                                    ...);
 
 struct ClockHook {
     void* user = nullptr;
@@ -44,7 +45,8 @@ struct ProgressHook {
 // Runs body(context, index) for index 0 .. count-1, in any order, on any threads, perhaps one after another on the caller.
 struct ParallelForHook {
     void* user = nullptr;
-    void (*run)(void* user, void (*body)(void* context, int32_t index), void* context, int32_t count) = nullptr;
+    void (*run)(void* user, void (*body)(void* context, int32_t index), void* context,
+                int32_t count) = nullptr;
 };
 
 }  // namespace treadle

@@ -9,13 +9,14 @@ namespace treadle::limits {
 // Model files. Real files stay far below each of these.
 constexpr uint64_t metadata_pairs_max = 1 << 16;
 constexpr uint64_t tensors_max = 1 << 16;
-constexpr uint64_t key_bytes_max = 1 << 16;         // the GGUF specification's own limit
-constexpr uint64_t name_bytes_max = 256;            // tensor names; the specification says 64, files in the wild go a little beyond
-constexpr uint64_t string_bytes_max = 1 << 24;      // one string value, such as a chat template
-constexpr uint64_t array_values_max = 1 << 24;      // one array value, such as a vocabulary's merges
-constexpr int array_depth_max = 4;                  // arrays in arrays
+constexpr uint64_t key_bytes_max = 1 << 16;  // the GGUF specification's own limit
+constexpr uint64_t name_bytes_max =
+    256;  // tensor names; the specification says 64, files in the wild go a little beyond
+constexpr uint64_t string_bytes_max = 1 << 24;  // one string value, such as a chat template
+constexpr uint64_t array_values_max = 1 << 24;  // one array value, such as a vocabulary's merges
+constexpr int array_depth_max = 4;              // arrays in arrays
 constexpr int tensor_dimensions_max = 4;
-constexpr uint64_t metadata_bytes_max = 1ull << 30; // all of the header
+constexpr uint64_t metadata_bytes_max = 1ull << 30;  // all of the header
 constexpr uint32_t split_files_max = 1024;
 
 // Hyper-parameters.
@@ -24,7 +25,8 @@ constexpr uint32_t hidden_max = 1 << 17;
 constexpr uint32_t feed_forward_max = 1 << 20;
 constexpr uint32_t heads_max = 1024;
 constexpr uint32_t head_dim_max = 512;
-constexpr uint32_t context_max = 1 << 24;  // tokens; positions stay exact in float and int32 slots do not wrap
+constexpr uint32_t context_max =
+    1 << 24;  // tokens; positions stay exact in float and int32 slots do not wrap
 
 // Vocabulary.
 constexpr uint32_t vocabulary_max = 1 << 22;   // tokens
@@ -37,12 +39,12 @@ constexpr int32_t requests_max = 1 << 16;
 constexpr int32_t batch_tokens_max = 1 << 16;
 constexpr int32_t sequences_max = 4096;
 constexpr int32_t threads_max = 256;
-constexpr int32_t logprobs_max = 20;            // n best per token
-constexpr int32_t stop_strings_max = 64;        // per request
+constexpr int32_t logprobs_max = 20;      // n best per token
+constexpr int32_t stop_strings_max = 64;  // per request
 constexpr uint32_t stop_string_bytes_max = 4096;
 constexpr int32_t stop_tokens_max = 256;
 constexpr int32_t prompt_parts_max = 1 << 16;
-constexpr int32_t event_room_min = 64;  // events a request can hold back before it sits out of passes
+constexpr int32_t event_room_min = 64;    // events a request can hold back before it sits out of passes
 constexpr int32_t candidates_kept = 256;  // best tokens a backend reports per row (numerics contract, rule 7)
 
 }  // namespace treadle::limits

@@ -37,7 +37,9 @@ public:
 private:
     void* do_allocate(size_t size, size_t alignment) override;
     void do_deallocate(void* pointer, size_t size, size_t alignment) override;
-    bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+    bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+        return this == &other;
+    }
 
     AllocatorHooks hooks_;
     MemoryKind kind_;
@@ -62,7 +64,8 @@ struct MemoryDeleter {
     MemoryDeleter() = default;
     explicit MemoryDeleter(std::pmr::memory_resource* from) : memory(from) {}
     template <class Derived>
-    MemoryDeleter(const MemoryDeleter<Derived>& other)  // a base-class pointer remembers the size of what was made
+    MemoryDeleter(
+        const MemoryDeleter<Derived>& other)  // a base-class pointer remembers the size of what was made
         : memory(other.memory), size(other.size), alignment(other.alignment) {}
     void operator()(T* object) const {
         object->~T();

@@ -2,6 +2,7 @@
 #include "base/platform.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,7 +20,8 @@ int64_t monotonic_ns(void*) {
 }
 
 Status past_end(Error* error, uint64_t offset, size_t size, uint64_t file_size) {
-    return fail(error, Status::TRUNCATED, "the file ends at byte %llu, but %zu bytes are needed from byte %llu",
+    return fail(error, Status::TRUNCATED,
+                "the file ends at byte %llu, but %zu bytes are needed from byte %llu",
                 static_cast<unsigned long long>(file_size), size, static_cast<unsigned long long>(offset));
 }
 
@@ -35,8 +37,9 @@ public:
         while (size > 0) {
             const ssize_t got = pread(descriptor_, bytes, size, static_cast<off_t>(offset));
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0) return fail(error, Status::IO, "reading at byte %llu failed: error %d",
-                                     static_cast<unsigned long long>(offset), errno);
+            if (got < 0)
+                return fail(error, Status::IO, "reading at byte %llu failed: error %d",
+                            static_cast<unsigned long long>(offset), errno);
             if (got == 0) return past_end(error, offset, size, offset);  // it shrank while it was open
             bytes += got;
             offset += static_cast<uint64_t>(got);
@@ -69,8 +72,16 @@ private:
 
 ClockHook system_clock() { return {nullptr, monotonic_ns}; }
 
+int32_t core_count() {
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) > 0) return CPU_COUNT(&cores);
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? static_cast<int32_t>(online) : 1;
+}
+
 Status open_file(const char* path, Memory* memory, Owned<FileReader>* out, Error* error) {
-    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // non-blocking: a FIFO must not hang the host
+    const int descriptor =
+        open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // non-blocking: a FIFO must not hang the host
     if (descriptor < 0) {
         const Status status = errno == ENOENT || errno == ENOTDIR ? Status::NOT_FOUND : Status::IO;
         return fail(error, status, "%s: cannot be opened: error %d", path, errno);
@@ -79,7 +90,8 @@ Status open_file(const char* path, Memory* memory, Owned<FileReader>* out, Error
     if (fstat(descriptor, &facts) != 0 || !S_ISREG(facts.st_mode)) {
         const bool directory = S_ISDIR(facts.st_mode);
         close(descriptor);
-        return fail(error, Status::IO, "%s: is %s, not a regular file", path, directory ? "a directory" : "something else");
+        return fail(error, Status::IO, "%s: is %s, not a regular file", path,
+                    directory ? "a directory" : "something else");
     }
     try {
         *out = make_owned<PosixFile>(memory, descriptor, static_cast<uint64_t>(facts.st_size));

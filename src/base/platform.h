@@ -9,6 +9,9 @@ namespace treadle {
 
 ClockHook system_clock();
 
+// Cores that this process may run on; at least 1.
+int32_t core_count();
+
 // Opens a regular file for reading. NOT_FOUND, IO (a directory, no permission, a device) name the path.
 [[nodiscard]] Status open_file(const char* path, Memory* memory, Owned<FileReader>* out, Error* error);
 

@@ -67,7 +67,8 @@ struct Kernels {
                        const LayerCache& cache);
 
     // Attention of `rows` consecutive rows of one sequence (1 .. 8), all heads of one KV head: queries from qkv (first row),
-    // output to attended (first row). Scratch is attention_scratch_bytes(), 64-byte aligned.
+    // output to attended (first row). head_dim is a multiple of 16. Scratch is attention_scratch_bytes() for at least
+    // first_position + rows positions, 64-byte aligned.
     void (*attend)(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table, int32_t first_position,
                    int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride, float* attended,
                    size_t attended_stride, void* scratch);
@@ -80,7 +81,7 @@ struct Kernels {
 };
 
 constexpr int32_t attend_rows_max = 8;
-size_t attention_scratch_bytes(const AttentionShape& shape);
+size_t attention_scratch_bytes(const AttentionShape& shape, int32_t positions_max);  // grows by a part per 4,096 positions
 
 const Kernels& scalar_kernels();
 const Kernels* avx2_kernels();       // null where this build has no such code

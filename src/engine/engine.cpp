@@ -26,8 +26,8 @@ Status check_params(const EngineParams& params, int32_t model_context, Error* er
         return out_of_range(error, "max_requests", params.max_requests, 1, limits::requests_max);
     if (params.context_length < 0 || params.context_length == 1 || params.context_length > model_context)
         return fail(error, Status::INVALID_ARGUMENT,
-                    "context_length is %d, must be 0 or 2 to the model's context of %d tokens", params.context_length,
-                    model_context);
+                    "context_length is %d, must be 0 or 2 to the model's context of %d tokens",
+                    params.context_length, model_context);
     constexpr int32_t blocks_max = INT32_MAX / limits::kv_block_tokens;  // slots are int32
     if (params.kv_blocks < 0 || params.kv_blocks > blocks_max)
         return out_of_range(error, "kv_blocks", params.kv_blocks, 0, blocks_max);
@@ -62,11 +62,14 @@ Status make_engine(MemorySet& memory, const EngineModel& model, int32_t model_co
     return Status::OK;
 }
 
-Engine::Engine(MemorySet& memory, const EngineModel& model, const EngineParams& params, Owned<Backend> backend)
-    : memory_(memory), model_(model), params_(params), backend_(std::move(backend)), pool_(&memory.kv, params.kv_blocks),
+Engine::Engine(MemorySet& memory, const EngineModel& model, const EngineParams& params,
+               Owned<Backend> backend)
+    : memory_(memory), model_(model), params_(params), backend_(std::move(backend)),
+      pool_(&memory.kv, params.kv_blocks),
       scheduler_(&memory.other, {params.max_sequences, params.max_batch_tokens}, &pool_),
       runner_(&memory.scratch, backend_.get(), model.rope, largest_pass(params), table_blocks_max(params)),
-      plan_(&memory.other), sampling_scratch_(&memory.scratch, sampling_scratch_candidates(model.vocabulary->size())),
+      plan_(&memory.other),
+      sampling_scratch_(&memory.scratch, sampling_scratch_candidates(model.vocabulary->size())),
       sampled_(&memory.scratch, static_cast<size_t>(params.max_sequences)),
       text_scratch_(&memory.scratch, text_scratch_bytes(model.vocabulary->max_token_bytes())),
       table_(&memory.other, params.max_requests) {
@@ -98,30 +101,34 @@ Status Engine::limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limi
     const int32_t pool_tokens = pool_.total() * limits::kv_block_tokens;
     if (prompt_tokens >= params_.context_length)
         return fail(error, Status::PROMPT_TOO_LONG,
-                    "the prompt has %d tokens, the context holds %d, one of them for the answer", prompt_tokens,
-                    params_.context_length);
+                    "the prompt has %d tokens, the context holds %d, one of them for the answer",
+                    prompt_tokens, params_.context_length);
     if (prompt_tokens >= pool_tokens)
-        return fail(error, Status::POOL_TOO_SMALL,
-                    "the prompt has %d tokens, the KV cache holds %d (kv_blocks is %d), one of them for the answer",
-                    prompt_tokens, pool_tokens, pool_.total());
+        return fail(
+            error, Status::POOL_TOO_SMALL,
+            "the prompt has %d tokens, the KV cache holds %d (kv_blocks is %d), one of them for the answer",
+            prompt_tokens, pool_tokens, pool_.total());
     const int32_t most = std::min(params_.context_length, pool_tokens);
     *limit = max_tokens < 0 || max_tokens > most - prompt_tokens ? most : prompt_tokens + max_tokens;
     return Status::OK;
 }
 
-Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t max_tokens, uint64_t* id,
-                      Error* error) {
+Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t max_tokens,
+                      uint64_t* id, Error* error) {
     free_the_buried();
     int32_t limit = 0;
     TREADLE_TRY(limit_of(static_cast<int32_t>(prompt.size()), max_tokens, &limit, error));
-    Owned<Request> request = make_owned<Request>(&memory_.other, &memory_.other, std::move(params), std::move(prompt), limit,
-                                                 model_.vocabulary->max_token_bytes());
+    Owned<Request> request =
+        make_owned<Request>(&memory_.other, &memory_.other, std::move(params), std::move(prompt), limit,
+                            model_.vocabulary->max_token_bytes());
     {
         const std::lock_guard lock(table_lock_);
         if (unusable_ != Status::OK)
-            return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s", status_text(unusable_));
+            return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s",
+                        status_text(unusable_));
         if (table_.full())
-            return fail(error, Status::FULL, "max_requests is %d and as many live; poll their final events or release them",
+            return fail(error, Status::FULL,
+                        "max_requests is %d and as many live; poll their final events or release them",
                         params_.max_requests);
         table_.add(request.get());
         *id = request->id;
@@ -196,7 +203,8 @@ Status Engine::request_info(uint64_t id, RequestInfo* out) {
     out->prompt_tokens_done = std::min(request->computed, request->prompt_tokens);
     out->generated_tokens = request->generated();
     out->queue_place = scheduler_.queue_place(request);
-    if (out->queue_place < 0 && request->state == RequestState::waiting)  // still in the mailbox, behind the queue
+    if (out->queue_place < 0 &&
+        request->state == RequestState::waiting)  // still in the mailbox, behind the queue
         out->queue_place = scheduler_.waiting() + mailbox_.place(request);
     out->finish_reason = request->finish_reason;
     out->failure = request->failure;
@@ -241,13 +249,14 @@ EngineStats Engine::stats() {
     now.requests_running = scheduler_.running();
     now.requests_waiting = scheduler_.waiting() + mailbox_.size();
     now.requests_waiting_poll = scheduler_.waiting_poll();
-    now.kv_blocks_free = pool_.free();
+    now.kv_blocks_free = pool_.free_blocks();
     now.kv_blocks_reserved = pool_.reserved();
     return now;
 }
 
 void Engine::wake_host() {
-    if (params_.wake != nullptr && !woken_.exchange(true, std::memory_order_acq_rel)) params_.wake(params_.wake_user);
+    if (params_.wake != nullptr && !woken_.exchange(true, std::memory_order_acq_rel))
+        params_.wake(params_.wake_user);
 }
 
 }  // namespace treadle

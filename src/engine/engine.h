@@ -113,8 +113,8 @@ public:
     Engine& operator=(const Engine&) = delete;
 
     // Any thread. `prompt` holds ids of the vocabulary, at least one. All that the request will need is allocated here.
-    [[nodiscard]] Status submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t max_tokens, uint64_t* id,
-                                Error* error);
+    [[nodiscard]] Status submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
+                                int32_t max_tokens, uint64_t* id, Error* error);
     [[nodiscard]] Status cancel(uint64_t id);
     [[nodiscard]] Status release(uint64_t id);
     [[nodiscard]] Status request_info(uint64_t id, RequestInfo* out);
@@ -126,6 +126,7 @@ public:
     [[nodiscard]] Status step(const StepParams& params, StepReport* report);
 
     const EngineParams& params() const { return params_; }
+    size_t kv_bytes_per_block() const { return backend_->kv_bytes_per_block(*model_.program); }
 
 private:
     struct StepTimes {
@@ -139,7 +140,7 @@ private:
     void intake();
     Status plan();
     Status run(const StepTimes& times, bool* pass_done, StepReport* report);
-    void commit(StepReport* report);
+    Status commit(StepReport* report);
     void finish_report(const StepTimes& times, StepReport* report);
 
     // Parts of commit. All but sample_rows run under the lock.
@@ -186,15 +187,16 @@ private:
     std::mutex table_lock_;
     RequestTable table_;
     RequestQueue mailbox_;
-    Request* orders_ = nullptr;   // newest first, through next_order
-    RequestQueue graveyard_;      // freed by the next call that may take its time
+    Request* orders_ = nullptr;  // newest first, through next_order
+    RequestQueue graveyard_;     // freed by the next call that may take its time
     EventList events_;
     EngineStats stats_;
 };
 
 // Checks the parameters against the model, fills in defaults, creates cache, buffers and threads.
 // INVALID_ARGUMENT names field and value; NOMEM.
-[[nodiscard]] Status make_engine(MemorySet& memory, const EngineModel& model, int32_t model_context, EngineParams params,
-                                 Owned<Backend> backend, Owned<Engine>* out, Error* error);
+[[nodiscard]] Status make_engine(MemorySet& memory, const EngineModel& model, int32_t model_context,
+                                 EngineParams params, Owned<Backend> backend, Owned<Engine>* out,
+                                 Error* error);
 
 }  // namespace treadle

@@ -1,6 +1,5 @@
 // A step of the engine, phase by phase.
 #include <algorithm>
-#include <cassert>
 
 #include "base/float_mode.h"
 #include "engine/engine.h"
@@ -8,10 +7,17 @@
 namespace treadle {
 namespace {
 
+#ifdef NDEBUG
+constexpr bool debug_checks = false;
+#else
+constexpr bool debug_checks = true;  // every block is recounted after each pass
+#endif
+
 // Leaves the stepping flag as it was found, whatever happens in between.
 class StepGuard {
 public:
-    explicit StepGuard(std::atomic<bool>* flag) : flag_(flag), entered_(!flag->exchange(true, std::memory_order_acquire)) {}
+    explicit StepGuard(std::atomic<bool>* flag)
+        : flag_(flag), entered_(!flag->exchange(true, std::memory_order_acquire)) {}
     ~StepGuard() {
         if (entered_) flag_->store(false, std::memory_order_release);
     }
@@ -42,7 +48,7 @@ Status Engine::step(const StepParams& params, StepReport* report) {
         if (status != Status::OK || !runner_.under_way()) break;
         status = run(times, &pass_done, report);
         if (status != Status::OK || !pass_done) break;
-        commit(report);
+        status = commit(report);
         if (params.budget_us == 0 || params_.clock.now() >= times.deadline_ns) break;
     }
     if (status != Status::OK) give_up(status);
@@ -57,7 +63,8 @@ Engine::StepTimes Engine::begin_step(const StepParams& params) {
     return {
         .start_ns = now,
         .deadline_ns = params.budget_us == 0 || now > INT64_MAX / 2 ? INT64_MAX : now + budget_ns,
-        .max_threads = params.max_threads == 0 ? params_.threads : std::min(params.max_threads, params_.threads),
+        .max_threads =
+            params.max_threads == 0 ? params_.threads : std::min(params.max_threads, params_.threads),
     };
 }
 
@@ -94,7 +101,7 @@ Status Engine::run(const StepTimes& times, bool* pass_done, StepReport* report) 
     return result.status;
 }
 
-void Engine::commit(StepReport* report) {
+Status Engine::commit(StepReport* report) {
     sample_rows();
     const std::lock_guard lock(table_lock_);
     size_t logit_row = 0;
@@ -105,7 +112,7 @@ void Engine::commit(StepReport* report) {
     report->passes++;
     report->tokens_computed += plan_.tokens;
     stats_.passes++;
-    assert(scheduler_.consistent());
+    return debug_checks && !scheduler_.consistent() ? Status::INTERNAL : Status::OK;
 }
 
 // Chooses the next token of each row that has logits. Nothing but the step writes what is read here, so no lock is held.
@@ -117,8 +124,8 @@ void Engine::sample_rows() {
         if (!row.logits) continue;
         const Request& request = *row.request;
         SampledRow& sampled = sampled_[i];
-        sampled.status = sample(request.params.sampling, request.params.first_sample, request.length(), results.rows[i],
-                                results.logits + i * vocabulary, model_.program->vocabulary,
+        sampled.status = sample(request.params.sampling, request.params.first_sample, request.length(),
+                                results.rows[i], results.logits + i * vocabulary, model_.program->vocabulary,
                                 {sampling_scratch_.data(), sampling_scratch_.size()}, &sampled.token);
         i++;
     }
@@ -158,13 +165,15 @@ void Engine::append_token(Request* request, size_t logit_row, StepReport* report
     const bool end = ends(*request, token);
     StopResult text;
     if (!end && !model_.vocabulary->is_control(token))
-        text = request->text.push(request->params.stops, model_.vocabulary->token_bytes(token), text_scratch_.data());
+        text = request->text.push(request->params.stops, model_.vocabulary->token_bytes(token),
+                                  text_scratch_.data());
     EventNode* event = push_event(request, EventKind::token, {text_scratch_.data(), text.bytes});
     event->position = request->length() - 1;
     event->token = token;
     event->logprob = sampled.token.logprob;
     if (request->params.sampling.logprobs > 0)
-        event->logprob_count = best_logprobs(runner_.results().rows[logit_row], request->room.logprobs_of(event));
+        event->logprob_count =
+            best_logprobs(runner_.results().rows[logit_row], request->room.logprobs_of(event));
 
     if (end) {
         finish(request, FinishReason::end);
@@ -230,7 +239,8 @@ void Engine::give_up(Status status) {
             if (was_in_pass) leave(request);
             return;
         }
-        static_cast<void>(fail(&request->failure, status, "the engine failed while it computed: %s", status_text(status)));
+        static_cast<void>(
+            fail(&request->failure, status, "the engine failed while it computed: %s", status_text(status)));
         finish(request, FinishReason::error);
     });
 }

@@ -1,12 +1,11 @@
-// The pool's few counters. Its callers keep the order reserve, acquire, release; debug builds assert it.
+// The pool's few counters. Its callers keep the order reserve, acquire, release; consistent() finds out if they don't.
 #include "kv/block_pool.h"
-
-#include <cassert>
 
 namespace treadle {
 
 BlockPool::BlockPool(Memory* memory, int32_t blocks)
-    : references_(memory, static_cast<size_t>(blocks)), free_list_(memory, static_cast<size_t>(blocks)), free_count_(blocks) {
+    : references_(memory, static_cast<size_t>(blocks)), free_list_(memory, static_cast<size_t>(blocks)),
+      free_count_(blocks) {
     for (int32_t i = 0; i < blocks; i++) {
         references_[static_cast<size_t>(i)] = 0;
         free_list_[static_cast<size_t>(i)] = blocks - 1 - i;  // block 0 is on top
@@ -19,27 +18,20 @@ bool BlockPool::reserve(int32_t blocks) {
     return true;
 }
 
-void BlockPool::forfeit(int32_t blocks) {
-    assert(blocks >= 0 && blocks <= reserved_);
-    reserved_ -= blocks;
-}
+void BlockPool::forfeit(int32_t blocks) { reserved_ -= blocks; }
 
 int32_t BlockPool::acquire() {
-    assert(reserved_ > 0 && free_count_ > 0);
     reserved_--;
     const int32_t block = free_list_[static_cast<size_t>(--free_count_)];
     references_[static_cast<size_t>(block)] = 1;
     return block;
 }
 
-void BlockPool::add_reference(int32_t block) {
-    assert(references(block) > 0);
-    references_[static_cast<size_t>(block)]++;
-}
+void BlockPool::add_reference(int32_t block) { references_[static_cast<size_t>(block)]++; }
 
 void BlockPool::release(int32_t block) {
-    assert(references(block) > 0);
-    if (--references_[static_cast<size_t>(block)] == 0) free_list_[static_cast<size_t>(free_count_++)] = block;
+    if (--references_[static_cast<size_t>(block)] == 0)
+        free_list_[static_cast<size_t>(free_count_++)] = block;
 }
 
 bool BlockPool::consistent() const {

@@ -17,7 +17,7 @@ public:
     BlockPool(Memory* memory, int32_t blocks);
 
     int32_t total() const { return static_cast<int32_t>(references_.size()); }
-    int32_t free() const { return free_count_; }
+    int32_t free_blocks() const { return free_count_; }
     int32_t reserved() const { return reserved_; }
     int32_t available() const { return free_count_ - reserved_; }  // free and promised to nobody
     int32_t references(int32_t block) const { return references_[static_cast<size_t>(block)]; }
@@ -26,14 +26,15 @@ public:
     void forfeit(int32_t blocks);  // gives a part of a reservation back
     int32_t acquire();             // turns one reserved block into a held one with one reference
     void add_reference(int32_t block);
-    void release(int32_t block);   // drops one reference; at zero the block is free
+    void release(int32_t block);  // drops one reference; at zero the block is free
 
     // Recounts everything; O(total). For debug builds and tests.
     bool consistent() const;
 
 private:
     AlignedArray<int32_t> references_;  // (total)
-    AlignedArray<int32_t> free_list_;   // (total) a stack: the block freed last is taken first, it may still be in a cache
+    AlignedArray<int32_t>
+        free_list_;  // (total) a stack: the block freed last is taken first, it may still be in a cache
     int32_t free_count_ = 0;
     int32_t reserved_ = 0;
 };

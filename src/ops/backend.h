@@ -36,7 +36,7 @@ enum class WeightUse : uint8_t {
 };
 
 struct BackendParams {
-    int32_t threads = 1;  // including the caller's; at least 1
+    int32_t threads = 1;           // including the caller's; at least 1
     ParallelForHook parallel_for;  // run is null: an own pool of threads
     ClockHook clock;
 };
@@ -49,15 +49,17 @@ public:
 
     // Packs one tensor; reads it in chunks, so that memory beyond the packed form stays small, and asks `progress` between
     // chunks (STOPPED). Thread rule: one call at a time.
-    [[nodiscard]] virtual Status load_weight(WeightSource& source, WeightUse use, WeightId* out, Error* error) = 0;
+    [[nodiscard]] virtual Status load_weight(WeightSource& source, WeightUse use, WeightId* out,
+                                             Error* error) = 0;
 
-    virtual size_t bytes() const = 0;           // of all packed weights
-    virtual const char* numerics_id() const = 0;  // backend, architecture and version of the numerics contract
-    virtual const char* tier() const = 0;         // which code runs: "scalar", "avx2"
+    virtual size_t bytes() const = 0;  // of all packed weights
+    virtual const char* numerics_id()
+        const = 0;                         // backend, architecture and version of the numerics contract
+    virtual const char* tier() const = 0;  // which code runs: "scalar", "avx2"
 
     // A backend for one engine. The store must outlive it.
-    [[nodiscard]] virtual Status make_backend(const BackendParams& params, MemorySet& memory, Owned<Backend>* out,
-                                              Error* error) = 0;
+    [[nodiscard]] virtual Status make_backend(const BackendParams& params, MemorySet& memory,
+                                              Owned<Backend>* out, Error* error) = 0;
 };
 
 // Rows first_row .. first_row + rows - 1 of the pass are consecutive positions of one sequence, starting at first_position;
@@ -88,7 +90,7 @@ struct PassInput {
     std::span<const GroupInput> groups;           // one per KV group of the program
     std::span<const int32_t> logit_rows;          // (logit_rows) ascending rows of the pass
     std::span<const float> inverse_temperatures;  // (logit_rows) 1 where greedy
-    std::span<const float> cos_sin;               // rope tables after another, each (tokens, pairs, 2): cos, sin
+    std::span<const float> cos_sin;  // rope tables after another, each (tokens, pairs, 2): cos, sin
 };
 
 struct Candidate {
@@ -101,8 +103,8 @@ struct RowResult {
     int32_t usable;
     int32_t count;  // candidates: min(256, vocabulary)
     float max;
-    float sum;         // Σ exp2((l - max) · log2e)
-    float sum_scaled;  // Σ exp2((l - max) · (log2e · inverse_temperature))
+    float sum;                                // Σ exp2((l - max) · log2e)
+    float sum_scaled;                         // Σ exp2((l - max) · (log2e · inverse_temperature))
     Candidate best[limits::candidates_kept];  // by (logit descending, token ascending)
 };
 
@@ -111,7 +113,11 @@ struct PassResults {
     const float* logits = nullptr;    // (logit_rows, vocabulary)
 };
 
-enum class PassState : uint8_t { done, more, pending };  // more: call again; pending: a device works on it, ask later
+enum class PassState : uint8_t {
+    done,
+    more,
+    pending
+};  // more: call again; pending: a device works on it, ask later
 
 struct AdvanceResult {
     Status status = Status::OK;

@@ -2,8 +2,8 @@
 // and run by every backend. It holds no row count, no pointer and no tile: values and weights are ids, the number of rows comes
 // with each pass.
 //
-//     Embed ─ { AddNorm ─ Linear q,k,v ─ RopeWrite ─ Attend ─ Quantize ─ Linear o ─ AddNorm ─ Linear gate,up ─ Gate ─ Linear down } × layers
-//           ─ AddNorm ─ Logits ─ Candidates
+//     Embed ─ { AddNorm ─ Linear q,k,v ─ RopeWrite ─ Attend ─ Quantize ─ Linear o ─
+//               AddNorm ─ Linear gate,up ─ Gate ─ Linear down } × layers ─ AddNorm ─ Logits ─ Candidates
 //
 // Invariant: a backend's result for a row depends on that row's sequence only (numerics contract), never on its neighbours.
 #pragma once
@@ -55,7 +55,8 @@ struct Linear {  // output = act · weightᵀ (+ bias), the parts' outputs side 
     Value output;  // qkv, delta or gate_up
 };
 
-struct RopeWrite {  // queries *= query_scale, rotated in place; keys rotated, keys and values written to the cache
+struct
+    RopeWrite {  // queries *= query_scale, rotated in place; keys rotated, keys and values written to the cache
     int32_t layer;
     int32_t group;       // KV group
     int32_t rope_table;  // of PassInput::cos_sin

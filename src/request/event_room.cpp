@@ -2,7 +2,6 @@
 #include "request/event_room.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 #include <new>
 
@@ -12,10 +11,12 @@ namespace treadle {
 namespace {
 
 constexpr int32_t end_nodes = 3;  // progress, held text, finished: what may stand beside the token events
-constexpr size_t usual_token_bytes_max = 256;  // longer tokens are rare: not every slot of the room is made for them
+constexpr size_t usual_token_bytes_max =
+    256;  // longer tokens are rare: not every slot of the room is made for them
 
 size_t text_capacity(size_t token_bytes_max, size_t token_text_bytes_max) {
-    return std::min(token_bytes_max, usual_token_bytes_max) * limits::event_room_min + 2 * token_text_bytes_max;
+    return std::min(token_bytes_max, usual_token_bytes_max) * limits::event_room_min +
+           2 * token_text_bytes_max;
 }
 
 }  // namespace
@@ -34,9 +35,10 @@ void EventList::remove(EventNode* node) {
 }
 
 EventRoom::EventRoom(Memory* memory, size_t token_bytes_max, size_t token_text_bytes_max, int32_t logprobs)
-    : nodes_(memory, limits::event_room_min + end_nodes), best_(memory, nodes_.size() * static_cast<size_t>(logprobs)),
-      text_(memory, text_capacity(token_bytes_max, token_text_bytes_max)), token_text_bytes_max_(token_text_bytes_max),
-      logprobs_(logprobs) {}
+    : nodes_(memory, limits::event_room_min + end_nodes),
+      best_(memory, nodes_.size() * static_cast<size_t>(logprobs)),
+      text_(memory, text_capacity(token_bytes_max, token_text_bytes_max)),
+      token_text_bytes_max_(token_text_bytes_max), logprobs_(logprobs) {}
 
 bool EventRoom::has_room() const {
     return count_ + 1 + end_nodes <= static_cast<int32_t>(nodes_.size()) &&
@@ -44,7 +46,6 @@ bool EventRoom::has_room() const {
 }
 
 EventNode* EventRoom::push(EventKind kind, std::string_view text) {
-    assert(count_ < static_cast<int32_t>(nodes_.size()) && text.size() <= text_.size() - text_used_);
     EventNode* node = ::new (&node_at(count_)) EventNode();
     count_++;
     node->kind = kind;

@@ -69,7 +69,9 @@ public:
     void pop();
 
 private:
-    EventNode& node_at(int32_t index) { return nodes_[static_cast<size_t>((first_ + index) % static_cast<int32_t>(nodes_.size()))]; }
+    EventNode& node_at(int32_t index) {
+        return nodes_[static_cast<size_t>((first_ + index) % static_cast<int32_t>(nodes_.size()))];
+    }
 
     AlignedArray<EventNode> nodes_;
     AlignedArray<TokenLogprob> best_;  // (nodes, logprobs)

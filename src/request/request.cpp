@@ -5,11 +5,12 @@
 
 namespace treadle {
 
-Request::Request(Memory* memory, RequestParams&& asked, std::pmr::vector<int32_t>&& prompt, int32_t limit_tokens,
-                 size_t token_bytes_max)
+Request::Request(Memory* memory, RequestParams&& asked, std::pmr::vector<int32_t>&& prompt,
+                 int32_t limit_tokens, size_t token_bytes_max)
     : params(std::move(asked)), tokens(std::move(prompt)), prompt_tokens(static_cast<int32_t>(tokens.size())),
       limit(limit_tokens), blocks(memory),
-      room(memory, token_bytes_max, TextStream::output_bytes_max(params.stops, token_bytes_max), params.sampling.logprobs) {
+      room(memory, token_bytes_max, TextStream::output_bytes_max(params.stops, token_bytes_max),
+           params.sampling.logprobs) {
     tokens.reserve(static_cast<size_t>(limit));
     blocks.reserve(static_cast<size_t>((limit + limits::kv_block_tokens - 1) / limits::kv_block_tokens));
 }
@@ -43,7 +44,8 @@ int32_t RequestQueue::place(const Request* request) const {
 }
 
 RequestTable::RequestTable(Memory* memory, int32_t capacity)
-    : slots_(memory, static_cast<size_t>(capacity)), free_slots_(memory, static_cast<size_t>(capacity)), free_count_(capacity) {
+    : slots_(memory, static_cast<size_t>(capacity)), free_slots_(memory, static_cast<size_t>(capacity)),
+      free_count_(capacity) {
     for (int32_t i = 0; i < capacity; i++) {
         slots_[static_cast<size_t>(i)] = {nullptr, 0};
         free_slots_[static_cast<size_t>(i)] = capacity - 1 - i;

@@ -22,7 +22,14 @@
 namespace treadle {
 
 enum class RequestState : int32_t { waiting = 0, prompt = 1, generating = 2, finished = 4 };
-enum class FinishReason : int32_t { none = 0, end = 1, stop_string = 2, length = 3, cancelled = 4, error = 5 };
+enum class FinishReason : int32_t {
+    none = 0,
+    end = 1,
+    stop_string = 2,
+    length = 3,
+    cancelled = 4,
+    error = 5
+};
 
 // What was asked, checked and in the library's own memory.
 struct RequestParams {
@@ -43,7 +50,9 @@ struct Request {
 
     int32_t length() const { return static_cast<int32_t>(tokens.size()); }
     int32_t generated() const { return length() - prompt_tokens; }
-    int32_t left() const { return length() - computed; }  // tokens whose keys and values are not in the cache yet
+    int32_t left() const {
+        return length() - computed;
+    }  // tokens whose keys and values are not in the cache yet
     bool finished() const { return state == RequestState::finished; }
 
     uint64_t id = 0;
@@ -64,12 +73,12 @@ struct Request {
     FinishReason finish_reason = FinishReason::none;
     Error failure;
 
-    bool in_pass = false;         // rows of it are in the pass under way
-    bool cancel_wanted = false;   // takes effect at the next intake
-    bool released = false;        // the host gave it up: no events, its id is stale
-    bool ordered = false;         // in the list of orders (cancel, release) that the next intake carries out
+    bool in_pass = false;        // rows of it are in the pass under way
+    bool cancel_wanted = false;  // takes effect at the next intake
+    bool released = false;       // the host gave it up: no events, its id is stale
+    bool ordered = false;        // in the list of orders (cancel, release) that the next intake carries out
     Request* next_order = nullptr;
-    int32_t skipped = 0;          // followers that were admitted before it
+    int32_t skipped = 0;  // followers that were admitted before it
 
     Request* previous = nullptr;  // links of the queue it is in
     Request* next = nullptr;
@@ -99,8 +108,8 @@ public:
 
     int32_t live() const { return live_; }
     bool full() const { return free_count_ == 0; }
-    void add(Request* request);              // gives it its id; the table must not be full
-    Request* find(uint64_t id) const;        // null: stale, released, or never made
+    void add(Request* request);        // gives it its id; the table must not be full
+    Request* find(uint64_t id) const;  // null: stale, released, or never made
     void remove(Request* request);
 
     template <class Visit>

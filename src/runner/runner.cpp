@@ -6,9 +6,11 @@
 namespace treadle {
 
 Runner::Runner(Memory* memory, Backend* backend, const RopeTable* rope, Dims max, int32_t table_blocks_max)
-    : backend_(backend), rope_(rope), tokens_(memory, static_cast<size_t>(max.tokens)), positions_(memory, tokens_.size()),
-      slots_(memory, tokens_.size()), cos_sin_(memory, tokens_.size() * static_cast<size_t>(rope->pairs()) * 2),
-      block_table_(memory, static_cast<size_t>(table_blocks_max)), work_(memory, static_cast<size_t>(max.logit_rows)),
+    : backend_(backend), rope_(rope), tokens_(memory, static_cast<size_t>(max.tokens)),
+      positions_(memory, tokens_.size()), slots_(memory, tokens_.size()),
+      cos_sin_(memory, tokens_.size() * static_cast<size_t>(rope->pairs()) * 2),
+      block_table_(memory, static_cast<size_t>(table_blocks_max)),
+      work_(memory, static_cast<size_t>(max.logit_rows)),
       logit_rows_(memory, static_cast<size_t>(max.logit_rows)),
       inverse_temperatures_(memory, static_cast<size_t>(max.logit_rows)) {}
 
@@ -37,9 +39,12 @@ Status Runner::begin(const StepPlan& plan) {
 
 void Runner::add(const PlanRow& row) {
     const Request& request = *row.request;
-    work_[works_++] = {static_cast<int32_t>(rows_), row.count, row.first, static_cast<int32_t>(table_blocks_)};
-    const int32_t blocks_seen = (row.first + row.count + limits::kv_block_tokens - 1) / limits::kv_block_tokens;
-    for (int32_t i = 0; i < blocks_seen; i++) block_table_[table_blocks_++] = request.blocks[static_cast<size_t>(i)];
+    work_[works_++] = {static_cast<int32_t>(rows_), row.count, row.first,
+                       static_cast<int32_t>(table_blocks_)};
+    const int32_t blocks_seen =
+        (row.first + row.count + limits::kv_block_tokens - 1) / limits::kv_block_tokens;
+    for (int32_t i = 0; i < blocks_seen; i++)
+        block_table_[table_blocks_++] = request.blocks[static_cast<size_t>(i)];
 
     for (int32_t position = row.first; position < row.first + row.count; position++, rows_++) {
         const int32_t block = request.blocks[static_cast<size_t>(position / limits::kv_block_tokens)];

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "model/rope_tables.h"
 #include "ops/backend.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/plan.h"
 
 namespace treadle {
 

@@ -162,19 +162,18 @@ Candidate draw(const SamplingParams& params, double u, const RowResult& row, con
 
 Status check_sampling(const SamplingParams& params, Error* error) {
     const auto number = [](float value) { return static_cast<double>(value); };
-    if (!std::isfinite(params.temperature) || params.temperature < 0)
+    if (!(params.temperature >= 0 && params.temperature <= temperature_max))
         return fail(error, Status::INVALID_ARGUMENT,
-                    "temperature is %g, it must be finite and not negative (0: greedy)",
-                    number(params.temperature));
+                    "temperature is %.9g, it must be in 0 .. 1e6 (0: greedy)", number(params.temperature));
     if (params.top_k < 0)
         return fail(error, Status::INVALID_ARGUMENT, "top_k is %d, it must not be negative (0: off)",
                     params.top_k);
     if (!(params.top_p > 0 && params.top_p <= 1))
-        return fail(error, Status::INVALID_ARGUMENT, "top_p is %g, it must be above 0 and at most 1 (1: off)",
-                    number(params.top_p));
+        return fail(error, Status::INVALID_ARGUMENT,
+                    "top_p is %.9g, it must be above 0 and at most 1 (1: off)", number(params.top_p));
     if (!(params.min_p >= 0 && params.min_p < 1))
         return fail(error, Status::INVALID_ARGUMENT,
-                    "min_p is %g, it must be at least 0 and below 1 (0: off)", number(params.min_p));
+                    "min_p is %.9g, it must be at least 0 and below 1 (0: off)", number(params.min_p));
     if (params.logprobs < 0)
         return fail(error, Status::INVALID_ARGUMENT, "logprobs is %d, it must not be negative",
                     params.logprobs);

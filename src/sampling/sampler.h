@@ -33,9 +33,11 @@
 
 namespace treadle {
 
+constexpr float temperature_max = 1e6f;  // far beyond where all tokens are equally likely
+
 // The defaults sample from the whole distribution as the model gives it.
 struct SamplingParams {
-    float temperature = 1;  // 0: always the best token; any finite value from 0 up
+    float temperature = 1;  // 0: always the best token; up to temperature_max
     int32_t top_k = 0;      // keep so many best; 0: all
     float top_p = 1;        // keep the fewest best with this share of the probability, in (0, 1]; 1: all
     float min_p = 0;        // keep those with this share of the best one's probability, in [0, 1); 0: all

@@ -10,22 +10,21 @@ namespace {
 
 // A head of the queue that lacks blocks lets this many smaller followers pass; then it has the next blocks that come back.
 constexpr int32_t skips_max = 32;
-constexpr int32_t followers_max = 64;  // looked at behind the head: bounds the cost of a plan when thousands wait
+constexpr int32_t followers_max =
+    64;  // looked at behind the head: bounds the cost of a plan when thousands wait
 
-bool decodes(const Request& request) { return request.state == RequestState::generating && request.room.has_room(); }
+bool decodes(const Request& request) {
+    return request.state == RequestState::generating && request.room.has_room();
+}
 
-bool prefills(const Request& request) { return request.state == RequestState::prompt && request.room.has_room(); }
+bool prefills(const Request& request) {
+    return request.state == RequestState::prompt && request.room.has_room();
+}
 
 }  // namespace
 
 int32_t blocks_for(int32_t tokens) {
     return (tokens - 1 + limits::kv_block_tokens - 1) / limits::kv_block_tokens;
-}
-
-void StepPlan::clear() {
-    rows.clear();
-    tokens = 0;
-    logit_rows = 0;
 }
 
 Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockPool* pool)
@@ -75,7 +74,8 @@ void Scheduler::admit(StepPlan* plan) {
 Request* Scheduler::first_admissible() const {
     if (running() >= params_.max_sequences) return nullptr;
     int32_t looked_at = 0;
-    for (Request* request = waiting_.front(); request != nullptr && looked_at < followers_max; request = request->next) {
+    for (Request* request = waiting_.front(); request != nullptr && looked_at < followers_max;
+         request = request->next) {
         if (blocks_for(request->limit) <= pool_->available()) return request;
         if (request->skipped >= skips_max) return nullptr;
         looked_at++;
@@ -109,8 +109,8 @@ void Scheduler::remove(Request* request) {
 }
 
 int32_t Scheduler::waiting_poll() const {
-    return static_cast<int32_t>(
-        std::count_if(running_.begin(), running_.end(), [](const Request* request) { return !request->room.has_room(); }));
+    return static_cast<int32_t>(std::count_if(
+        running_.begin(), running_.end(), [](const Request* request) { return !request->room.has_room(); }));
 }
 
 int32_t Scheduler::queue_place(const Request* request) const { return waiting_.place(request); }
@@ -127,10 +127,12 @@ bool Scheduler::consistent() const {
     for (const Request* request : running_) {
         held += static_cast<int32_t>(request->blocks.size());
         reserved += request->blocks_reserved;
-        if (request->computed > static_cast<int32_t>(request->blocks.size()) * limits::kv_block_tokens) return false;
+        if (request->computed > static_cast<int32_t>(request->blocks.size()) * limits::kv_block_tokens)
+            return false;
         if (request->computed >= request->length() || request->length() > request->limit) return false;
     }
-    return pool_->consistent() && held == pool_->total() - pool_->free() && reserved == pool_->reserved();
+    return pool_->consistent() && held == pool_->total() - pool_->free_blocks() &&
+           reserved == pool_->reserved();
 }
 
 }  // namespace treadle

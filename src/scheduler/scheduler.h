@@ -14,24 +14,9 @@
 #include "base/memory.h"
 #include "kv/block_pool.h"
 #include "request/request.h"
+#include "scheduler/plan.h"
 
 namespace treadle {
-
-// `count` tokens of a sequence from position `first`; their keys and values go to the request's block table.
-struct PlanRow {
-    Request* request;
-    int32_t first;
-    int32_t count;
-    bool logits;  // of the last token: it is the sequence's newest
-};
-
-struct StepPlan {
-    explicit StepPlan(Memory* memory) : rows(memory) {}
-    std::pmr::vector<PlanRow> rows;
-    int32_t tokens = 0;
-    int32_t logit_rows = 0;
-    void clear();
-};
 
 struct SchedulerParams {
     int32_t max_sequences = 1;
@@ -50,9 +35,9 @@ public:
 
     int32_t waiting() const { return waiting_.size(); }
     int32_t running() const { return static_cast<int32_t>(running_.size()); }
-    int32_t waiting_poll() const;               // running ones whose events fill their room
+    int32_t waiting_poll() const;                       // running ones whose events fill their room
     int32_t queue_place(const Request* request) const;  // requests before it, -1 if it doesn't wait
-    bool has_work() const;                      // a plan made now would not be empty
+    bool has_work() const;                              // a plan made now would not be empty
 
     // Recounts blocks against the running requests; O(everything). For debug builds and tests.
     bool consistent() const;

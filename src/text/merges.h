@@ -65,7 +65,7 @@ private:
         int32_t result;
     };
     struct Later;
-    void push(const MergeTable& table, uint32_t left);
+    bool add_candidate(const MergeTable& table, uint32_t left);  // to the end of heap_, if the pair merges
 
     std::pmr::vector<Symbol> symbols_;
     std::pmr::vector<Candidate> heap_;

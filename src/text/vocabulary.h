@@ -90,6 +90,7 @@ private:
     struct Scratch;
 
     size_t find_special_at(std::string_view text, size_t position, size_t segment_end, bool allow_control, int32_t* id) const;
+    int32_t find_word(std::string_view word) const;
     [[nodiscard]] Status tokenize_plain(std::string_view text, std::pmr::vector<int32_t>& out, Scratch& scratch,
                                         Error* error) const;
 
@@ -102,7 +103,7 @@ private:
     int32_t byte_tokens_[256];             // byte → id of its token, -1: none
     MergeTable merges_;
     Owned<PreTokenizer> pre_tokenizer_;
-    ByteTrie whole_words_;                 // only with ignore_merges: normal tokens by bytes
+    std::pmr::vector<int32_t> words_;      // only with ignore_merges: the tokens that text may become, by bytes
     size_t max_token_bytes_ = 0;
     int32_t bos_ = -1, eos_ = -1, eot_ = -1, unk_ = -1, pad_ = -1;
     bool add_bos_ = false, add_eos_ = false;

@@ -33,6 +33,14 @@ int main(void) {
                 (int)engine_abi_version());
         return EXIT_FAILURE;
     }
+
+    engine_error error;
+    engine_error_init(&error, sizeof error);
+    engine_model* model = NULL;
+    if (engine_model_load_file("no such file", NULL, &model, &error) == ENGINE_OK || model != NULL)
+        return EXIT_FAILURE;
+    if (error.message[0] == '\0' || engine_status_string(error.status) == NULL) return EXIT_FAILURE;
+
     if (called) {
         fprintf(stderr, "the library called a function of this program\n");
         return EXIT_FAILURE;

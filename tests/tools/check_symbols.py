@@ -57,13 +57,9 @@ def own_objects(build):
 
 
 def public_functions():
-    """The functions that include/engine.h declares."""
-    header = ROOT / "include" / "engine.h"
-    if not header.exists():
-        return set()
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", header.read_text(), flags=re.S)
-    text = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", "", text, flags=re.M)
-    return set(re.findall(r"\b(engine_\w+)\s*\([^;{}]*\)\s*;", re.sub(r"\(\s*\*\s*\w+\s*\)\s*\(", "POINTER(", text)))
+    """The functions that include/engine.h declares: ENGINE_API type name(...);"""
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", (ROOT / "include" / "engine.h").read_text(), flags=re.S)
+    return set(re.findall(r"^ENGINE_API\b[^;(]*?\b(engine_\w+)\s*\(", text, flags=re.M))
 
 
 def check_exports(report, build):

@@ -62,7 +62,7 @@ std::vector<float> random_row(std::mt19937& random, size_t vocabulary, int shape
 }
 
 SamplingParams random_params(std::mt19937& random) {
-    const float temperatures[] = {0, 1e-45f, 1e-30f, 0.01f, 0.2f, 0.7f, 1, 1, 1.5f, 10, 1e6f, 3.4e38f};
+    const float temperatures[] = {0, 1e-45f, 1e-30f, 0.01f, 0.2f, 0.7f, 1, 1, 1.5f, 10, 1000, 1e6f};
     const int32_t top_ks[] = {0, 0, 1, 2, 40, 255, 256, 257, 700, 5000, std::numeric_limits<int32_t>::max()};
     const float top_ps[] = {1, 1, 1, 1e-45f, 1e-6f, 0.1f, 0.5f, 0.9f, 0.99f, 0.9999999f};
     const float min_ps[] = {0, 0, 0, 1e-45f, 1e-6f, 0.01f, 0.1f, 0.5f, 0.9999999f};
@@ -384,6 +384,7 @@ TEST_CASE("sampling: each wrong parameter is refused by name and value") {
     refused([](SamplingParams& p) { p.temperature = -1; }, wrong, "temperature is -1");
     refused([](SamplingParams& p) { p.temperature = nan_value; }, wrong, "temperature is nan");
     refused([](SamplingParams& p) { p.temperature = infinity; }, wrong, "temperature is inf");
+    refused([](SamplingParams& p) { p.temperature = 1000001; }, wrong, "temperature is 1000001, it must be");
     refused([](SamplingParams& p) { p.temperature = -infinity; }, wrong, "temperature is -inf");
     refused([](SamplingParams& p) { p.temperature = -1e-45f; }, wrong, "temperature is -1.4");
     refused([](SamplingParams& p) { p.top_k = -1; }, wrong, "top_k is -1");
@@ -400,7 +401,7 @@ TEST_CASE("sampling: each wrong parameter is refused by name and value") {
 
     SamplingParams edge;
     CHECK(check_sampling(edge, nullptr) == Status::OK);
-    edge.temperature = std::numeric_limits<float>::max();
+    edge.temperature = 1e6f;
     edge.top_k = std::numeric_limits<int32_t>::max();
     edge.top_p = std::numeric_limits<float>::denorm_min();
     edge.min_p = 0.99999994f;

@@ -1,0 +1,62 @@
+// Versions, statuses, error structs and the default allocator.
+#include <mimalloc.h>
+
+#include "api/handles.h"
+#include "api/structs.h"
+
+namespace treadle::api {
+namespace {
+
+void* mimalloc_alloc(void*, size_t size, size_t alignment, int32_t) {
+    return mi_malloc_aligned(size, alignment);
+}
+
+void mimalloc_free(void*, void* pointer, size_t, size_t, int32_t) { mi_free(pointer); }
+
+}  // namespace
+
+AllocatorHooks default_allocator() { return {nullptr, mimalloc_alloc, mimalloc_free}; }
+
+void write_error(engine_error* out, Status status, const Error& error) {
+    if (out == nullptr || out->struct_size < struct_bytes_min || out->struct_size > struct_bytes_max) return;
+    engine_error value = {};
+    value.struct_size = out->struct_size;
+    value.status = static_cast<engine_status>(status);
+    const char* text = error.message[0] != 0 ? error.message : status_text(status);
+    const size_t room = out->struct_size < sizeof value ? out->struct_size - offsetof(engine_error, message)
+                                                        : sizeof value.message;
+    if (room > 0 && out->struct_size > offsetof(engine_error, message))
+        copy_text(value.message, room, text, std::strlen(text));
+    write_sized(out, out->struct_size, value);
+}
+
+}  // namespace treadle::api
+
+namespace treadle {
+
+const char* engine_version(void) { return ENGINE_VERSION; }
+
+uint32_t engine_abi_version(void) { return ENGINE_ABI_VERSION; }
+
+const char* engine_status_name(engine_status status) {
+    switch (static_cast<Status>(status)) {
+#define TREADLE_STATUS_CASE(number, name, text, aftermath) \
+    case Status::name: return "ENGINE_" #name;
+        TREADLE_STATUS_LIST(TREADLE_STATUS_CASE)
+#undef TREADLE_STATUS_CASE
+    }
+    return "ENGINE_UNKNOWN";
+}
+
+const char* engine_status_string(engine_status status) { return status_text(static_cast<Status>(status)); }
+
+engine_status engine_error_init(engine_error* error, size_t size) {
+    return api::init_struct(error, size, engine_error{});
+}
+
+// The public numbers are those of the one list.
+#define TREADLE_STATUS_CHECK(number, name, text, aftermath) static_assert(ENGINE_##name == number);
+TREADLE_STATUS_LIST(TREADLE_STATUS_CHECK)
+#undef TREADLE_STATUS_CHECK
+
+}  // namespace treadle

@@ -1,0 +1,172 @@
+// Engines: creating, stepping, questions about them.
+#include <algorithm>
+
+#include "api/handles.h"
+#include "api/structs.h"
+#include "base/float_mode.h"
+#include "base/limits.h"
+#include "base/platform.h"
+#include "ops/backend.h"
+
+namespace treadle {
+
+namespace {
+
+engine_params default_engine_params() {
+    const EngineParams defaults;
+    engine_params params = {};
+    params.max_sequences = defaults.max_sequences;
+    params.max_batch_tokens = defaults.max_batch_tokens;
+    params.max_requests = defaults.max_requests;
+    return params;
+}
+
+struct HandleOwner {
+    engine* handle;
+    ~HandleOwner() { engine_destroy(handle); }
+};
+
+Status create(engine_model* model, const engine_params* in, engine** out, Error* error) {
+    *out = nullptr;
+    engine_params params = default_engine_params();
+    TREADLE_TRY(api::read_struct("engine_params", in, &params, error));
+    EngineParams wanted;
+    wanted.max_sequences = params.max_sequences;
+    wanted.max_batch_tokens = params.max_batch_tokens;
+    wanted.max_requests = params.max_requests;
+    wanted.context_length = params.context_length;
+    wanted.kv_blocks = params.kv_blocks;
+    wanted.threads = model->threads;
+    wanted.clock = params.clock == nullptr ? system_clock() : ClockHook{params.clock_user, params.clock};
+    wanted.wake = params.wake;
+    wanted.wake_user = params.wake_user;
+
+    const FloatMode float_mode;
+    HandleOwner owner{api::make_handle<engine>(model->hooks, model)};
+    if (owner.handle == nullptr) throw std::bad_alloc();
+    api::retain(model);
+    Owned<Backend> backend;
+    const BackendParams backend_params = {model->threads, model->parallel_for, wanted.clock};
+    TREADLE_TRY(
+        model->model->weight_store().make_backend(backend_params, owner.handle->memory, &backend, error));
+    const EngineModel parts = {&model->program, &model->model->rope_table(), &model->model->vocabulary()};
+    TREADLE_TRY(make_engine(owner.handle->memory, parts, model->model->hyper_parameters().context, wanted,
+                            std::move(backend), &owner.handle->core, error));
+    *out = std::exchange(owner.handle, nullptr);
+    return Status::OK;
+}
+
+}  // namespace
+
+engine_status engine_params_init(engine_params* params, size_t size) {
+    return api::init_struct(params, size, default_engine_params());
+}
+
+engine_status engine_create(engine_model* model, const engine_params* params, engine** out,
+                            engine_error* error_out) {
+    return api::guarded(error_out, [&](Error* error) {
+        TREADLE_REQUIRE(model);
+        TREADLE_REQUIRE(out);
+        return create(model, params, out, error);
+    });
+}
+
+void engine_destroy(engine* e) {
+    if (e == nullptr) return;
+    engine_model* model = e->model;
+    api::end_handle(e);
+    engine_model_free(model);
+}
+
+engine_status engine_info_init(engine_info* info, size_t size) {
+    return api::init_struct(info, size, engine_info{});
+}
+
+engine_status engine_get_info(engine* e, engine_info* info) {
+    return api::guarded(nullptr, [&](Error* error) {
+        TREADLE_REQUIRE(e);
+        TREADLE_REQUIRE(info);
+        const EngineParams& params = e->core->params();
+        engine_info value = {};
+        value.threads = params.threads;
+        value.max_sequences = params.max_sequences;
+        value.max_batch_tokens = params.max_batch_tokens;
+        value.max_requests = params.max_requests;
+        value.context_length = params.context_length;
+        value.kv_blocks = params.kv_blocks;
+        value.kv_block_tokens = limits::kv_block_tokens;
+        value.kv_block_bytes = e->core->kv_bytes_per_block();
+        value.kv_bytes = e->memory.kv.bytes_in_use();
+        value.scratch_bytes = e->memory.scratch.bytes_in_use();
+        value.other_bytes = e->memory.other.bytes_in_use();
+        const char* numerics_id = e->model->model->weight_store().numerics_id();
+        api::copy_text(value.numerics_id, sizeof value.numerics_id, numerics_id, std::strlen(numerics_id));
+        return api::write_struct("engine_info", info, value, error);
+    });
+}
+
+engine_status engine_step_params_init(engine_step_params* params, size_t size) {
+    return api::init_struct(params, size, engine_step_params{});
+}
+
+engine_status engine_step_report_init(engine_step_report* report, size_t size) {
+    return api::init_struct(report, size, engine_step_report{});
+}
+
+engine_status engine_step(engine* e, const engine_step_params* in, engine_step_report* out) {
+    return api::guarded(nullptr, [&](Error* error) {
+        TREADLE_REQUIRE(e);
+        engine_step_params params = {};
+        TREADLE_TRY(api::read_struct("engine_step_params", in, &params, error));
+        if (params.budget_us < 0 || params.max_threads < 0) return Status::INVALID_ARGUMENT;
+        engine_step_report value = {};
+        if (out != nullptr) TREADLE_TRY(api::write_struct("engine_step_report", out, value, error));
+        StepReport report;
+        const Status status = e->core->step({params.budget_us, params.max_threads}, &report);
+        if (out == nullptr) return status;
+        value.passes = report.passes;
+        value.tokens_computed = report.tokens_computed;
+        value.tokens_produced = report.tokens_produced;
+        value.running = report.running;
+        value.waiting = report.waiting;
+        value.waiting_poll = report.waiting_poll;
+        value.free_blocks = report.free_blocks;
+        value.time_us = report.time_us;
+        value.worst_tile_us = report.worst_tile_us;
+        value.next_step_us = report.next_step_us;
+        TREADLE_TRY(api::write_struct("engine_step_report", out, value, error));
+        return status;
+    });
+}
+
+engine_status engine_stats_init(engine_stats* stats, size_t size) {
+    return api::init_struct(stats, size, engine_stats{});
+}
+
+engine_status engine_get_stats(engine* e, engine_stats* stats) {
+    return api::guarded(nullptr, [&](Error* error) {
+        TREADLE_REQUIRE(e);
+        TREADLE_REQUIRE(stats);
+        const EngineStats now = e->core->stats();
+        engine_stats value = {};
+        value.requests_running = now.requests_running;
+        value.requests_waiting = now.requests_waiting;
+        value.requests_waiting_poll = now.requests_waiting_poll;
+        value.kv_blocks_free = now.kv_blocks_free;
+        value.kv_blocks_reserved = now.kv_blocks_reserved;
+        value.requests_submitted = now.requests_submitted;
+        value.requests_finished = now.requests_finished;
+        value.requests_cancelled = now.requests_cancelled;
+        value.requests_failed = now.requests_failed;
+        value.prompt_tokens = now.prompt_tokens;
+        value.generated_tokens = now.generated_tokens;
+        value.steps = now.steps;
+        value.passes = now.passes;
+        value.step_time_us = now.step_time_us;
+        value.worst_step_us = now.worst_step_us;
+        value.worst_tile_us = now.worst_tile_us;
+        return api::write_struct("engine_stats", stats, value, error);
+    });
+}
+
+}  // namespace treadle

@@ -1,0 +1,295 @@
+// Attention over the paged cache, once for all tiers. Included by attention_*.cpp inside the tier's namespace, after
+// vector_math.inl.
+//
+// One call goes over the spans of 256 positions once. In each it takes the rows and heads that share a KV head in tiles of up to
+// six, so that what is loaded of keys and values serves a tile, and a span's keys and values come from far away once:
+//
+//     span:   scores ── one maximum ── p = exp2(s − maximum) ── sum of p, Σ p · v   = a part (maximum, output, sum)
+//     group:  16 spans' parts merged ── a part
+//     end:    the groups' parts merged ── output / sum
+//
+// "Row-head" below is row * (heads of the KV head) + head: later ones see at least as far as earlier ones.
+//
+// Invariant: every number of a row-head comes from the same operations in the same order, however the tiles fall.
+
+struct Attention {  // what one call works on
+    int32_t head_dim;
+    int32_t heads;  // of the KV head
+    int32_t rows;
+    int32_t first_position;
+    const uint16_t* keys;    // of the KV head: (blocks at block_stride, head_dim, 16)
+    const uint16_t* values;  // (blocks at block_stride, 16, head_dim)
+    size_t block_stride;
+    const int32_t* block_table;
+    AttentionScratch layout;
+    float* queries;
+    float* scores;
+    float* span_max;
+    float* span_parts;
+    float* group_max;
+    float* group_parts;
+
+    int32_t row_heads() const { return rows * heads; }
+    int32_t position(int32_t row_head) const { return first_position + row_head / heads; }
+    const uint16_t* key_block(int32_t block) const {
+        return keys + static_cast<size_t>(block_table[block]) * block_stride;
+    }
+    const uint16_t* value_block(int32_t block) const {
+        return values + static_cast<size_t>(block_table[block]) * block_stride;
+    }
+};
+
+// The next tile's rows and heads, of `rest`: as even as six allow.
+static int32_t tile_size(int32_t rest) {
+    const int32_t tiles = (rest + attention_tile_max - 1) / attention_tile_max;
+    return (rest + tiles - 1) / tiles;
+}
+
+// Copies the queries from row-head `first` on into tiles, each (head_dim, tile), to be read one dimension after the other.
+static void pack_queries(const Attention& a, const float* queries, size_t stride, int32_t first) {
+    float* to = a.queries;
+    for (int32_t begin = first; begin < a.row_heads();) {
+        const int32_t tile = tile_size(a.row_heads() - begin);
+        for (int32_t i = 0; i < tile; i++) {
+            const int32_t row_head = begin + i;
+            const float* from = queries + static_cast<size_t>(row_head / a.heads) * stride +
+                                static_cast<size_t>(row_head % a.heads) * static_cast<size_t>(a.head_dim);
+            for (int32_t d = 0; d < a.head_dim; d++) to[d * tile + i] = from[d];
+        }
+        begin += tile;
+        to += static_cast<size_t>(tile) * static_cast<size_t>(a.head_dim);
+    }
+}
+
+// Scores of a tile against `columns` blocks: one chain of fma over the dimensions, ascending from +0.
+template <int tile, int columns>
+TREADLE_LANES_WORD void score_blocks(const Attention& a, const float* queries, int32_t block, float* scores) {
+    const uint16_t* keys[columns];
+    F32x16 sums[tile][columns];
+    for (int c = 0; c < columns; c++) {
+        keys[c] = a.key_block(block + c);
+        for (int i = 0; i < tile; i++) sums[i][c] = zero_f32();
+    }
+    for (int32_t d = 0; d < a.head_dim; d++) {
+        for (int c = 0; c < columns; c++) {
+            const F32x16 key = load_f16(keys[c] + d * 16);
+            for (int i = 0; i < tile; i++) sums[i][c] = fma(set1(queries[d * tile + i]), key, sums[i][c]);
+        }
+    }
+    for (int c = 0; c < columns; c++)
+        for (int i = 0; i < tile; i++) store(scores + i * span_positions + c * 16, sums[i][c]);
+}
+
+// Turns the scores of one row-head into probabilities over the first `visible` positions of a span (the rest becomes +0, by
+// select) and returns their maximum and, in all lanes, their sum: lanes by position mod 16, ascending adds, tree.
+TREADLE_LANES_WORD float to_probabilities(float* scores, int32_t visible, F32x16* sum_of_all) {
+    const F32x16 lowest = set1(-std::numeric_limits<float>::infinity());
+    const int32_t whole = visible & ~15;
+    const I32x16 mask = less(lane_numbers(), set1(visible - whole));
+    F32x16 most = lowest;
+    for (int32_t i = 0; i < whole; i += 16) most = max(load(scores + i), most);
+    if (whole < visible) most = max(select(mask, load(scores + whole), lowest), most);
+
+    const float maximum = max_lane(most);
+    F32x16 sums = zero_f32();
+    for (int32_t i = 0; i < whole; i += 16) {
+        const F32x16 p = exp2(sub(load(scores + i), set1(maximum)));
+        store(scores + i, p);
+        sums = add(sums, p);
+    }
+    if (whole < visible) {
+        const F32x16 p = select(mask, exp2(sub(load(scores + whole), set1(maximum))), zero_f32());
+        store(scores + whole, p);
+        sums = add(sums, p);
+    }
+    *sum_of_all = set1(sum(sums));
+    return maximum;
+}
+
+// Outputs of `columns` times 16 dimensions for a tile over the first `positions` of a span: fma chains, ascending from +0.
+template <int tile, int columns>
+TREADLE_LANES_WORD void add_values(const Attention& a, int32_t first_block, int32_t positions,
+                                   int32_t dimension, float* out, size_t out_stride) {
+    F32x16 sums[tile][columns];
+    for (int i = 0; i < tile; i++)
+        for (int c = 0; c < columns; c++) sums[i][c] = zero_f32();
+    for (int32_t begin = 0; begin < positions; begin += 16) {
+        const uint16_t* values = a.value_block(first_block + begin / 16) + dimension;
+        const int32_t count = positions - begin < 16 ? positions - begin : 16;
+        const float* p = a.scores + begin;
+        for (int32_t j = 0; j < count; j++, values += a.head_dim) {
+            for (int c = 0; c < columns; c++) {
+                const F32x16 value = load_f16(values + c * 16);
+                for (int i = 0; i < tile; i++)
+                    sums[i][c] = fma(set1(p[i * span_positions + j]), value, sums[i][c]);
+            }
+        }
+    }
+    for (int i = 0; i < tile; i++)
+        for (int c = 0; c < columns; c++)
+            store(out + static_cast<size_t>(i) * out_stride + c * 16, sums[i][c]);
+}
+
+// Goes on with one row-head's chains over positions begin .. end - 1 of a span, which earlier row-heads of its tile don't see.
+static void add_last_values(const Attention& a, int32_t first_block, int32_t begin, int32_t end,
+                            const float* p, float* out) {
+    for (int32_t j = begin; j < end; j++) {
+        const uint16_t* values = a.value_block(first_block + j / 16) + (j % 16) * a.head_dim;
+        for (int32_t d = 0; d < a.head_dim; d += 16)
+            store(out + d, fma(set1(p[j]), load_f16(values + d), load(out + d)));
+    }
+}
+
+// One span for row-heads first .. first + tile - 1, of which each sees at least its first position. `columns` blocks or times 16
+// dimensions at once, as the registers allow.
+template <int tile, int columns>
+static void attend_tile(const Attention& a, const float* queries, int32_t first, int32_t span) {
+    const int32_t span_begin = span * span_positions;
+    const int32_t first_block = span_begin / 16;
+    int32_t visible[tile];
+    for (int i = 0; i < tile; i++) {
+        const int32_t count = a.position(first + i) + 1 - span_begin;
+        visible[i] = count < span_positions ? count : span_positions;
+    }
+
+    const int32_t blocks = (visible[tile - 1] + 15) / 16;
+    int32_t block = 0;
+    for (; block + columns <= blocks; block += columns)
+        score_blocks<tile, columns>(a, queries, first_block + block, a.scores + block * 16);
+    for (; block < blocks; block++)
+        score_blocks<tile, 1>(a, queries, first_block + block, a.scores + block * 16);
+
+    const size_t part_stride = a.layout.part_floats * group_spans;  // from a row-head to the next
+    float* const parts = a.span_parts + static_cast<size_t>(first) * part_stride +
+                         static_cast<size_t>(span % group_spans) * a.layout.part_floats;
+    for (int i = 0; i < tile; i++) {
+        F32x16 sum_of_all;
+        a.span_max[(first + i) * group_spans + span % group_spans] =
+            to_probabilities(a.scores + i * span_positions, visible[i], &sum_of_all);
+        store(parts + static_cast<size_t>(i) * part_stride + a.head_dim, sum_of_all);
+    }
+
+    int32_t d = 0;
+    for (; d + 16 * columns <= a.head_dim; d += 16 * columns)
+        add_values<tile, columns>(a, first_block, visible[0], d, parts + d, part_stride);
+    for (; d < a.head_dim; d += 16)
+        add_values<tile, 1>(a, first_block, visible[0], d, parts + d, part_stride);
+    for (int i = 1; i < tile; i++)
+        add_last_values(a, first_block, visible[0], visible[i], a.scores + i * span_positions,
+                        parts + static_cast<size_t>(i) * part_stride);
+}
+
+// One span for all row-heads from `first` on, whose queries are packed.
+static void attend_span(const Attention& a, int32_t first, int32_t span) {
+    const float* queries = a.queries;
+    while (first < a.row_heads()) {
+        const int32_t tile = tile_size(a.row_heads() - first);
+        switch (tile) {
+            case 1: attend_tile<1, 4>(a, queries, first, span); break;
+            case 2: attend_tile<2, 2>(a, queries, first, span); break;
+            case 3: attend_tile<3, 2>(a, queries, first, span); break;
+            case 4: attend_tile<4, 1>(a, queries, first, span); break;
+            case 5: attend_tile<5, 1>(a, queries, first, span); break;
+            default: attend_tile<6, 1>(a, queries, first, span); break;
+        }
+        first += tile;
+        queries += tile * a.head_dim;
+    }
+}
+
+// out = Σ exp2(m − maximum) · part over `count` parts, ascending fma from +0, against the maximum of all, which is returned.
+// maxima is filled up to a multiple of 16 with -inf.
+static float merge_parts(const float* maxima, const float* parts, int32_t count, size_t part_floats,
+                         float* out) {
+    F32x16 most = set1(-std::numeric_limits<float>::infinity());
+    for (int32_t k = 0; k < count; k += 16) most = max(load(maxima + k), most);
+    const float maximum = max_lane(most);
+    for (size_t d = 0; d < part_floats; d += 16) store(out + d, zero_f32());
+    for (int32_t begin = 0; begin < count; begin += 16) {
+        float weights[16];
+        store(weights, exp2(sub(load(maxima + begin), set1(maximum))));
+        const int32_t used = count - begin < 16 ? count - begin : 16;
+        for (size_t d = 0; d < part_floats; d += 16) {
+            F32x16 sums = load(out + d);
+            for (int32_t k = 0; k < used; k++)
+                sums = fma(set1(weights[k]), load(parts + static_cast<size_t>(begin + k) * part_floats + d),
+                           sums);
+            store(out + d, sums);
+        }
+    }
+    return maximum;
+}
+
+// Merges the spans of a group, of those row-heads that see some of it, and forgets them.
+static void end_group(const Attention& a, int32_t group) {
+    const float lowest = -std::numeric_limits<float>::infinity();
+    for (int32_t row_head = 0; row_head < a.row_heads(); row_head++) {
+        const int32_t spans_seen = a.position(row_head) / span_positions + 1 - group * group_spans;
+        if (spans_seen <= 0) continue;
+        const size_t at = static_cast<size_t>(row_head);
+        float* const span_max = a.span_max + at * group_spans;
+        a.group_max[at * a.layout.groups_padded + static_cast<size_t>(group)] = merge_parts(
+            span_max, a.span_parts + at * group_spans * a.layout.part_floats,
+            spans_seen < group_spans ? spans_seen : group_spans, a.layout.part_floats,
+            a.group_parts + (at * a.layout.groups + static_cast<size_t>(group)) * a.layout.part_floats);
+        store(span_max, set1(lowest));
+    }
+}
+
+// Merges the groups and divides by the sum: one division per element.
+static void write_output(const Attention& a, float* attended, size_t stride) {
+    for (int32_t row_head = 0; row_head < a.row_heads(); row_head++) {
+        const size_t at = static_cast<size_t>(row_head);
+        float* const merged = a.span_parts;  // no longer needed
+        merge_parts(a.group_max + at * a.layout.groups_padded,
+                    a.group_parts + at * a.layout.groups * a.layout.part_floats,
+                    a.position(row_head) / (span_positions * group_spans) + 1, a.layout.part_floats, merged);
+        float* const out = attended + static_cast<size_t>(row_head / a.heads) * stride +
+                           static_cast<size_t>(row_head % a.heads) * static_cast<size_t>(a.head_dim);
+        const F32x16 sum_of_all = load(merged + a.head_dim);
+        for (int32_t d = 0; d < a.head_dim; d += 16) store(out + d, div(load(merged + d), sum_of_all));
+    }
+}
+
+void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
+            int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride,
+            float* attended, size_t attended_stride, void* scratch) {
+    const int32_t heads = shape.heads / shape.kv_heads;
+    const size_t first_head =
+        static_cast<size_t>(kv_head) * static_cast<size_t>(heads) * static_cast<size_t>(shape.head_dim);
+    const size_t kv_at = static_cast<size_t>(kv_head) * static_cast<size_t>(shape.head_dim) * 16;
+    const AttentionScratch layout(shape, rows, first_position + rows);
+    float* const floats = static_cast<float*>(scratch);
+    const Attention a{shape.head_dim,
+                      heads,
+                      rows,
+                      first_position,
+                      cache.keys + kv_at,
+                      cache.values + kv_at,
+                      cache.block_stride,
+                      block_table,
+                      layout,
+                      floats,
+                      floats + layout.scores_at,
+                      floats + layout.span_max_at,
+                      floats + layout.span_parts_at,
+                      floats + layout.group_max_at,
+                      floats + layout.group_parts_at};
+    for (size_t i = layout.span_max_at; i < layout.span_parts_at; i += 16)
+        store(floats + i, set1(-std::numeric_limits<float>::infinity()));
+    for (size_t i = layout.group_max_at; i < layout.group_parts_at; i += 16)
+        store(floats + i, set1(-std::numeric_limits<float>::infinity()));
+
+    const int32_t last_span = (first_position + rows - 1) / span_positions;
+    int32_t packed_from = -1;
+    for (int32_t span = 0; span <= last_span; span++) {
+        const int32_t first_row =
+            span * span_positions - first_position;  // rows before it see nothing of this span
+        const int32_t first = first_row > 0 ? first_row * heads : 0;
+        if (first != packed_from) pack_queries(a, qkv + first_head, qkv_stride, first);
+        packed_from = first;
+        attend_span(a, first, span);
+        if (span == last_span || span % group_spans == group_spans - 1) end_group(a, span / group_spans);
+    }
+    write_output(a, attended + first_head, attended_stride);
+}

@@ -1,0 +1,246 @@
+// Allocation, and the check of a pass's input.
+#include "cpu/pass_buffers.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/limits.h"
+
+namespace treadle::cpu {
+namespace {
+
+constexpr int32_t block_tokens = limits::kv_block_tokens;
+
+size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// In debug builds what was never written is NaN, so that reading it shows; a release build leaves pages
+// untouched.
+void poison([[maybe_unused]] AlignedArray<uint16_t>& halves) {
+#ifndef NDEBUG
+    std::fill(halves.begin(), halves.end(), uint16_t{0x7e00});
+#endif
+}
+
+template <class T>
+void copy(std::span<const T> from, AlignedArray<T>& to) {
+    if (!from.empty()) std::memcpy(to.data(), from.data(), from.size_bytes());
+}
+
+}  // namespace
+
+void PassBuffers::create_cache(const Program& program, int32_t blocks, Memory* kv) {
+    std::pmr::vector<GroupCache> made(caches.get_allocator());
+    for (const KvGroup& group : program.groups) {
+        GroupCache cache;
+        cache.block_stride =
+            static_cast<size_t>(group.kv_heads) * static_cast<size_t>(group.head_dim) * block_tokens;
+        cache.layer_stride = cache.block_stride * static_cast<size_t>(blocks);
+        cache.layers = group.layers;
+        cache.blocks = blocks;
+        cache.keys = AlignedArray<uint16_t>(kv, cache.layer_stride * static_cast<size_t>(group.layers));
+        cache.values = AlignedArray<uint16_t>(kv, cache.layer_stride * static_cast<size_t>(group.layers));
+        poison(cache.keys);
+        poison(cache.values);
+        made.push_back(std::move(cache));
+    }
+    caches = std::move(made);
+}
+
+void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims limit, int32_t threads,
+                           Memory* memory) {
+    most = limit;
+    const auto rows = static_cast<size_t>(limit.tokens);
+    const auto logit_row_count = static_cast<size_t>(limit.logit_rows);
+    const auto floats = [&](Value of) {
+        return AlignedArray<float>(memory, rows * static_cast<size_t>(plan.columns_of(of)));
+    };
+    residual = floats(Value::residual);
+    qkv = floats(Value::qkv);
+    attended = floats(Value::attended);
+    delta = floats(Value::delta);
+    gate_up = floats(Value::gate_up);
+    logits = AlignedArray<float>(memory, logit_row_count * static_cast<size_t>(plan.vocabulary));
+    results = AlignedArray<RowResult>(memory, logit_row_count);
+    const size_t act_values = rows * static_cast<size_t>(plan.act_columns_max);
+    if (plan.uses_quantized) {
+        act_q = AlignedArray<int8_t>(memory, act_values);
+        act_scale = AlignedArray<float>(memory, act_values / 32 + 1);
+        act_sum = AlignedArray<int32_t>(memory, act_values / 16 + 1);
+    }
+    if (plan.uses_f32) act_f32 = AlignedArray<float>(memory, act_values);
+
+    tokens = AlignedArray<int32_t>(memory, rows);
+    logit_rows = AlignedArray<int32_t>(memory, logit_row_count);
+    inverse_temperatures = AlignedArray<float>(memory, logit_row_count);
+    rope_pairs = AlignedArray<int32_t>(memory, program.rope_pairs.size());
+    std::copy(program.rope_pairs.begin(), program.rope_pairs.end(), rope_pairs.begin());
+    size_t pairs = 0;
+    for (const int32_t count : rope_pairs) pairs += static_cast<size_t>(count);
+    cos_sin = AlignedArray<float>(memory, rows * pairs * 2);
+
+    int32_t positions_max = block_tokens;
+    for (const GroupCache& cache : caches) {
+        const auto blocks = static_cast<size_t>(cache.blocks);
+        const size_t sequences = std::min<size_t>(rows, limits::sequences_max);
+        GroupPass group;
+        group.slots = AlignedArray<int32_t>(memory, rows);
+        group.block_table =
+            AlignedArray<int32_t>(memory, sequences * blocks);  // each may name every block: shared prefixes
+        group.copies = AlignedArray<BlockCopy>(memory, blocks);
+        group.units = AlignedArray<AttentionUnit>(memory, rows);
+        group.tile_ends = AlignedArray<int32_t>(memory, rows * static_cast<size_t>(plan.kv_heads));
+        groups.push_back(std::move(group));
+        positions_max = std::max(positions_max, cache.blocks * block_tokens);
+    }
+
+    row_scratch_at =
+        round_up_64(attention_scratch_bytes({plan.heads, plan.kv_heads, plan.head_dim}, positions_max));
+    scratch_stride = row_scratch_at + round_up_64(static_cast<size_t>(plan.act_columns_max) * sizeof(float));
+    scratch = AlignedArray<std::byte>(memory, scratch_stride * static_cast<size_t>(threads));
+}
+
+Status PassBuffers::check_group(const GroupInput& input, const GroupPass& group, const GroupCache& cache,
+                                Dims of) const {
+    if (input.slots.size() != static_cast<size_t>(of.tokens)) return Status::INVALID_ARGUMENT;
+    for (const int32_t slot : input.slots) {
+        if (slot < -1 || slot >= cache.blocks * block_tokens) return Status::INVALID_ARGUMENT;
+    }
+    if (input.block_table.size() > group.block_table.size()) return Status::INVALID_ARGUMENT;
+    if (input.copies.size() > group.copies.size()) return Status::INVALID_ARGUMENT;
+    for (const BlockCopy& one : input.copies) {
+        const bool inside = one.from >= 0 && one.from < cache.blocks && one.to >= 0 && one.to < cache.blocks;
+        if (!inside || one.from == one.to) return Status::INVALID_ARGUMENT;
+    }
+    int32_t next_row = 0;
+    for (const AttentionWork& work : input.work) {
+        if (work.first_row != next_row || work.rows < 1 || work.rows > of.tokens - next_row)
+            return Status::INVALID_ARGUMENT;
+        next_row += work.rows;
+        if (work.first_position < 0 || work.first_position > cache.blocks * block_tokens - work.rows ||
+            work.first_block < 0) {
+            return Status::INVALID_ARGUMENT;
+        }
+        const auto needed =
+            static_cast<size_t>((work.first_position + work.rows + block_tokens - 1) / block_tokens);
+        const auto first = static_cast<size_t>(work.first_block);
+        if (first > input.block_table.size() || needed > input.block_table.size() - first)
+            return Status::INVALID_ARGUMENT;
+        for (const int32_t block : input.block_table.subspan(first, needed)) {
+            if (block < 0 || block >= cache.blocks) return Status::INVALID_ARGUMENT;
+        }
+    }
+    return next_row == of.tokens ? Status::OK : Status::INVALID_ARGUMENT;
+}
+
+Status PassBuffers::check(const PassInput& input, Dims of, const PassPlan& plan) const {
+    if (of.tokens < 1 || of.tokens > most.tokens || of.logit_rows < 0 || of.logit_rows > most.logit_rows) {
+        return Status::INVALID_ARGUMENT;
+    }
+    const auto rows = static_cast<size_t>(of.tokens);
+    const auto logit_row_count = static_cast<size_t>(of.logit_rows);
+    size_t pairs = 0;
+    for (const int32_t count : rope_pairs) pairs += static_cast<size_t>(count);
+    if (input.tokens.size() != rows || input.positions.size() != rows ||
+        input.groups.size() != groups.size() || input.logit_rows.size() != logit_row_count ||
+        input.inverse_temperatures.size() != logit_row_count || input.cos_sin.size() != rows * pairs * 2) {
+        return Status::INVALID_ARGUMENT;
+    }
+    for (const int32_t token : input.tokens) {
+        if (token < 0 || token >= plan.vocabulary) return Status::INVALID_ARGUMENT;
+    }
+    int32_t before = -1;
+    for (const int32_t row : input.logit_rows) {
+        if (row <= before || row >= of.tokens) return Status::INVALID_ARGUMENT;
+        before = row;
+    }
+    for (size_t i = 0; i < groups.size(); ++i)
+        TREADLE_TRY(check_group(input.groups[i], groups[i], caches[i], of));
+    return Status::OK;
+}
+
+Status PassBuffers::take(const PassInput& input, Dims of, const PassPlan& plan) {
+    TREADLE_TRY(check(input, of, plan));
+    dims = of;
+    copy(input.tokens, tokens);
+    copy(input.logit_rows, logit_rows);
+    copy(input.inverse_temperatures, inverse_temperatures);
+    copy(input.cos_sin, cos_sin);
+    for (size_t i = 0; i < groups.size(); ++i) {
+        const GroupInput& from = input.groups[i];
+        GroupPass& group = groups[i];
+        copy(from.slots, group.slots);
+        copy(from.block_table, group.block_table);
+        copy(from.copies, group.copies);
+        group.copy_count = static_cast<int32_t>(from.copies.size());
+        group.unit_count = 0;
+        for (const AttentionWork& work : from.work) {
+            for (int32_t row = 0; row < work.rows; row += attend_rows_max) {
+                group.units[static_cast<size_t>(group.unit_count++)] = {
+                    work.first_row + row, std::min(attend_rows_max, work.rows - row),
+                    work.first_position + row, work.first_block};
+            }
+        }
+    }
+    return Status::OK;
+}
+
+void PassBuffers::cut_attention(const PassPlan& plan, const Rates& rates, int32_t threads) {
+    constexpr double call_ns = 500;
+    constexpr double tiles_max = 1 << 20;
+    const double macs_per_key = 2.0 * plan.head_dim * (plan.heads / plan.kv_heads);
+    const auto unit_ns = [&](const AttentionUnit& unit) {
+        return call_ns +
+               macs_per_key * unit.rows * (unit.first_position + unit.rows) / rates.attention_macs_per_ns;
+    };
+    for (GroupPass& group : groups) {
+        double total_ns = 0;
+        for (int32_t i = 0; i < group.unit_count; ++i)
+            total_ns += unit_ns(group.units[static_cast<size_t>(i)]) * plan.kv_heads;
+        const double target_ns = std::max(tile_target_ns(total_ns, threads), total_ns / tiles_max);
+        group.tiles = 0;
+        double tile_ns = 0;
+        const int32_t items = group.unit_count * plan.kv_heads;
+        for (int32_t item = 0; item < items; ++item) {
+            tile_ns += unit_ns(group.units[static_cast<size_t>(item / plan.kv_heads)]);
+            if (tile_ns < target_ns && item + 1 < items) continue;
+            group.tile_ends[static_cast<size_t>(group.tiles++)] = item + 1;
+            tile_ns = 0;
+        }
+    }
+}
+
+float* PassBuffers::value(Value of) {
+    switch (of) {
+        case Value::residual: return residual.data();
+        case Value::qkv: return qkv.data();
+        case Value::attended: return attended.data();
+        case Value::delta: return delta.data();
+        case Value::gate_up: return gate_up.data();
+        case Value::logits: return logits.data();
+        default: return nullptr;
+    }
+}
+
+Act PassBuffers::act_rows(int32_t first_row, int32_t columns) {
+    const size_t offset = static_cast<size_t>(first_row) * static_cast<size_t>(columns);
+    Act act;
+    if (act_q.data() != nullptr) {
+        act.q = act_q.data() + offset;
+        act.scale = act_scale.data() + offset / 32;
+        act.sum = act_sum.data() + offset / 16;
+    }
+    if (act_f32.data() != nullptr) act.f32 = act_f32.data() + offset;
+    act.columns = columns;
+    return act;
+}
+
+const float* PassBuffers::cos_sin_row(int32_t table, int32_t row) const {
+    size_t pairs_before = 0;
+    for (int32_t i = 0; i < table; ++i)
+        pairs_before += static_cast<size_t>(rope_pairs[static_cast<size_t>(i)]);
+    const auto pairs = static_cast<size_t>(rope_pairs[static_cast<size_t>(table)]);
+    return cos_sin.data() +
+           (pairs_before * static_cast<size_t>(dims.tokens) + pairs * static_cast<size_t>(row)) * 2;
+}
+
+}  // namespace treadle::cpu

@@ -1,0 +1,115 @@
+// What a pass reads and writes beside weights: the values of the program, the copy of its input and the
+// cache. All of it is allocated by build and kv_create; begin fills in the input after checking it.
+//
+//     value        residual  qkv  attended  delta  gate_up       (tokens, columns) f32, row-major
+//     act          q (tokens, columns) · scale (tokens, columns / 32) · sum (tokens, columns / 16)
+//                  and, or instead, f32 (tokens, columns)
+//     logits       (logit_rows, vocabulary) f32, results (logit_rows)
+//     cache        per group: keys (layers, blocks, block_stride), values likewise (kernels.h draws a block)
+//     scratch      per thread: | attention | one row of floats |
+//
+// Invariant: an input that was taken names no row, slot, block or token outside of what was allocated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory_resource>
+#include <vector>
+
+#include "cpu/kernels.h"
+#include "cpu/pass_plan.h"
+
+namespace treadle::cpu {
+
+// Up to 8 consecutive rows of one sequence, the unit in which attention is cut (with one KV head each).
+struct AttentionUnit {
+    int32_t first_row;
+    int32_t rows;
+    int32_t first_position;
+    int32_t first_block;
+};
+
+struct GroupCache {
+    AlignedArray<uint16_t> keys;
+    AlignedArray<uint16_t> values;
+    size_t block_stride = 0;
+    size_t layer_stride = 0;
+    int32_t layers = 0;
+    int32_t blocks = 0;
+
+    LayerCache layer(int32_t index) {
+        const size_t offset = layer_stride * static_cast<size_t>(index);
+        return {keys.data() + offset, values.data() + offset, block_stride};
+    }
+};
+
+// The copy of a GroupInput, and what attention makes of it.
+struct GroupPass {
+    AlignedArray<int32_t> slots;
+    AlignedArray<int32_t> block_table;
+    AlignedArray<BlockCopy> copies;
+    AlignedArray<AttentionUnit> units;
+    AlignedArray<int32_t> tile_ends;  // of attention: into unit * kv_heads + kv_head
+    int32_t copy_count = 0;
+    int32_t unit_count = 0;
+    int32_t tiles = 0;
+};
+
+class PassBuffers {
+public:
+    explicit PassBuffers(std::pmr::memory_resource* other) : caches(other), groups(other) {}
+
+    void create_cache(const Program& program, int32_t blocks, Memory* kv);
+    void allocate(const PassPlan& plan, const Program& program, Dims most, int32_t threads, Memory* scratch);
+
+    // Checks and copies the input. INVALID_ARGUMENT: it does not fit itself or what was allocated; nothing
+    // is run then.
+    [[nodiscard]] Status take(const PassInput& input, Dims dims, const PassPlan& plan);
+
+    // Groups attention's units into tiles; after take.
+    void cut_attention(const PassPlan& plan, const Rates& rates, int32_t threads);
+
+    float* value(Value of);
+    Act act_rows(int32_t first_row, int32_t columns);
+    std::byte* attention_scratch(int32_t thread) {
+        return scratch.data() + scratch_stride * static_cast<size_t>(thread);
+    }
+    float* row_scratch(int32_t thread) {
+        return reinterpret_cast<float*>(attention_scratch(thread) + row_scratch_at);
+    }
+
+    Dims most;
+    Dims dims;
+    AlignedArray<float> residual;
+    AlignedArray<float> qkv;
+    AlignedArray<float> attended;
+    AlignedArray<float> delta;
+    AlignedArray<float> gate_up;
+    AlignedArray<float> logits;
+    AlignedArray<int8_t> act_q;
+    AlignedArray<float> act_scale;
+    AlignedArray<int32_t> act_sum;
+    AlignedArray<float> act_f32;
+    AlignedArray<RowResult> results;
+
+    AlignedArray<int32_t> tokens;
+    AlignedArray<int32_t> logit_rows;
+    AlignedArray<float> inverse_temperatures;
+    AlignedArray<float> cos_sin;       // rope tables one after another, each (tokens, pairs, 2)
+    AlignedArray<int32_t> rope_pairs;  // (tables)
+    std::pmr::vector<GroupCache> caches;
+    std::pmr::vector<GroupPass> groups;
+
+    const float* cos_sin_row(int32_t table, int32_t row) const;
+
+private:
+    [[nodiscard]] Status check(const PassInput& input, Dims of, const PassPlan& plan) const;
+    [[nodiscard]] Status check_group(const GroupInput& input, const GroupPass& group, const GroupCache& cache,
+                                     Dims of) const;
+
+    AlignedArray<std::byte> scratch;
+    size_t scratch_stride = 0;
+    size_t row_scratch_at = 0;
+};
+
+}  // namespace treadle::cpu

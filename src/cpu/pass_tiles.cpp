@@ -1,0 +1,167 @@
+// The bodies of tiles, one function per kind of region and of row-wise operation.
+#include "cpu/pass_tiles.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace treadle::cpu {
+namespace {
+
+size_t at(int32_t row, int32_t columns) { return static_cast<size_t>(row) * static_cast<size_t>(columns); }
+
+}  // namespace
+
+void PassTiles::run(const Region& region, const Cut& cut, int32_t tile, int32_t thread) const {
+    const Step* steps = plan.steps.data() + region.first_step;
+    const int32_t first = tile / cut.row_blocks * cut.unit_step;
+    const int32_t last = std::min(first + cut.unit_step, cut.units);
+    switch (region.kind) {
+        case RegionKind::copies: return run_copies(first, last);
+        case RegionKind::linear: return run_matrix(*steps, cut, tile);
+        case RegionKind::logits: return run_logits(*steps, cut, tile);
+        case RegionKind::attend: return run_attend(std::get<Attend>(steps->op), tile, thread);
+        case RegionKind::rows:
+            for (int32_t row = first; row < last; ++row) {
+                for (int32_t i = 0; i < region.steps; ++i) run_row(steps[i], row, thread);
+            }
+            return;
+        case RegionKind::candidates:
+            for (int32_t row = first; row < last; ++row) run_candidates(row);
+            return;
+    }
+}
+
+// Layers first .. last-1, counted over all groups. The copies of a layer run in order.
+void PassTiles::run_copies(int32_t first_layer, int32_t last_layer) const {
+    int32_t layers_before = 0;
+    for (size_t i = 0; i < buffers.groups.size(); ++i) {
+        const GroupPass& group = buffers.groups[i];
+        GroupCache& cache = buffers.caches[i];
+        const int32_t first = std::max(first_layer - layers_before, 0);
+        const int32_t last = std::min(last_layer - layers_before, cache.layers);
+        layers_before += cache.layers;
+        for (int32_t layer = first; layer < last; ++layer) {
+            const LayerCache planes = cache.layer(layer);
+            const size_t bytes = planes.block_stride * sizeof(uint16_t);
+            for (int32_t c = 0; c < group.copy_count; ++c) {
+                const BlockCopy copy = group.copies[static_cast<size_t>(c)];
+                const size_t from = static_cast<size_t>(copy.from) * planes.block_stride;
+                const size_t to = static_cast<size_t>(copy.to) * planes.block_stride;
+                std::memcpy(planes.keys + to, planes.keys + from, bytes);
+                std::memcpy(planes.values + to, planes.values + from, bytes);
+            }
+        }
+    }
+}
+
+void PassTiles::run_row(const Step& step, int32_t row, int32_t thread) const {
+    if (const auto* embed = std::get_if<Embed>(&step.op)) return embed_row(*embed, step, row);
+    if (const auto* norm = std::get_if<AddNorm>(&step.op)) return norm_row(*norm, step, row, thread);
+    if (const auto* rope = std::get_if<RopeWrite>(&step.op)) return rope_row(*rope, row);
+    if (std::holds_alternative<Quantize>(step.op)) return quantize_row(step, row);
+    if (const auto* gate = std::get_if<Gate>(&step.op)) return gate_row(*gate, step, row, thread);
+}
+
+void PassTiles::embed_row(const Embed& op, const Step& step, int32_t row) const {
+    const PackedMatrix& weight = plan.parts[static_cast<size_t>(step.first_part)].weight;
+    kernels.embed(weight, buffers.tokens[static_cast<size_t>(row)], op.scale,
+                  buffers.residual.data() + at(row, plan.hidden));
+}
+
+void PassTiles::norm_row(const AddNorm& op, const Step& step, int32_t row, int32_t thread) const {
+    const float* delta = op.add_delta ? buffers.delta.data() + at(row, plan.hidden) : nullptr;
+    float* normed = act_target(step, row, thread);
+    kernels.add_norm(buffers.residual.data() + at(row, plan.hidden), delta, step.gain, op.epsilon,
+                     plan.hidden, normed);
+    finish_act(step, row, normed);
+}
+
+void PassTiles::rope_row(const RopeWrite& op, int32_t row) const {
+    const auto group = static_cast<size_t>(op.group);
+    kernels.rope_write(
+        shape(), {op.pair_order, op.rotary_dims, op.query_scale}, buffers.cos_sin_row(op.rope_table, row),
+        buffers.qkv.data() + at(row, plan.qkv_columns()),
+        buffers.groups[group].slots[static_cast<size_t>(row)], buffers.caches[group].layer(op.layer));
+}
+
+void PassTiles::quantize_row(const Step& step, int32_t row) const {
+    const float* values = buffers.attended.data() + at(row, step.act.columns);
+    if (step.act.f32) {
+        std::memcpy(buffers.act_f32.data() + at(row, step.act.columns), values,
+                    static_cast<size_t>(step.act.columns) * sizeof(float));
+    }
+    finish_act(step, row, values);
+}
+
+void PassTiles::gate_row(const Gate& op, const Step& step, int32_t row, int32_t thread) const {
+    float* gated = act_target(step, row, thread);
+    kernels.gate(op.kind, buffers.gate_up.data() + at(row, 2 * plan.feed_forward), plan.feed_forward, gated);
+    finish_act(step, row, gated);
+}
+
+// Where a row of act is made in f32: in act itself if somebody reads it there.
+float* PassTiles::act_target(const Step& step, int32_t row, int32_t thread) const {
+    return step.act.f32 ? buffers.act_f32.data() + at(row, step.act.columns) : buffers.row_scratch(thread);
+}
+
+void PassTiles::finish_act(const Step& step, int32_t row, const float* values) const {
+    if (!step.act.quantized) return;
+    const Act act = buffers.act_rows(row, step.act.columns);
+    kernels.quantize(values, step.act.columns, act.q, act.scale, act.sum);
+}
+
+void PassTiles::run_matrix(const Step& step, const Cut& cut, int32_t tile) const {
+    const auto& op = std::get<Linear>(step.op);
+    const int32_t first_row = tile % cut.row_blocks * cut.row_step;
+    const int32_t rows = std::min(cut.row_step, cut.rows - first_row);
+    const int32_t first = tile / cut.row_blocks * cut.unit_step;
+    const int32_t last = std::min(first + cut.unit_step, cut.units);
+    const int32_t width = plan.columns_of(op.output);
+    float* output = buffers.value(op.output) + at(first_row, width);
+    const Act act = buffers.act_rows(first_row, step.act.columns);
+    for (int32_t i = 0; i < step.parts; ++i) {
+        const MatrixPart& part = plan.parts[static_cast<size_t>(step.first_part + i)];
+        const int32_t begin = std::max(first - part.panel, 0);
+        const int32_t end = std::min(last - part.panel, part.weight.panels());
+        if (begin >= end) continue;
+        kernels.linear(part.weight, part.bias, act, nullptr, rows, begin, end, output + part.column,
+                       static_cast<size_t>(width));
+    }
+}
+
+void PassTiles::run_logits(const Step& step, const Cut& cut, int32_t tile) const {
+    const int32_t first_row = tile % cut.row_blocks * cut.row_step;
+    const int32_t rows = std::min(cut.row_step, cut.rows - first_row);
+    const int32_t first = tile / cut.row_blocks * cut.unit_step;
+    const int32_t last = std::min(first + cut.unit_step, cut.units);
+    const MatrixPart& part = plan.parts[static_cast<size_t>(step.first_part)];
+    kernels.linear(part.weight, nullptr, buffers.act_rows(0, step.act.columns),
+                   buffers.logit_rows.data() + first_row, rows, first, last,
+                   buffers.logits.data() + at(first_row, plan.vocabulary),
+                   static_cast<size_t>(plan.vocabulary));
+}
+
+void PassTiles::run_attend(const Attend& op, int32_t tile, int32_t thread) const {
+    const auto index = static_cast<size_t>(op.group);
+    const GroupPass& group = buffers.groups[index];
+    const LayerCache cache = buffers.caches[index].layer(op.layer);
+    const int32_t first = tile == 0 ? 0 : group.tile_ends[static_cast<size_t>(tile - 1)];
+    const int32_t attended_columns = plan.heads * plan.head_dim;
+    for (int32_t item = first; item < group.tile_ends[static_cast<size_t>(tile)]; ++item) {
+        const AttentionUnit& unit = group.units[static_cast<size_t>(item / plan.kv_heads)];
+        kernels.attend(shape(), cache, group.block_table.data() + unit.first_block, unit.first_position,
+                       unit.rows, item % plan.kv_heads,
+                       buffers.qkv.data() + at(unit.first_row, plan.qkv_columns()),
+                       static_cast<size_t>(plan.qkv_columns()),
+                       buffers.attended.data() + at(unit.first_row, attended_columns),
+                       static_cast<size_t>(attended_columns), buffers.attention_scratch(thread));
+    }
+}
+
+void PassTiles::run_candidates(int32_t row) const {
+    const auto index = static_cast<size_t>(row);
+    kernels.candidates(buffers.logits.data() + at(row, plan.vocabulary), plan.vocabulary,
+                       buffers.inverse_temperatures[index], &buffers.results[index]);
+}
+
+}  // namespace treadle::cpu
