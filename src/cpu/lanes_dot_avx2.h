@@ -1,5 +1,6 @@
-// The vocabulary of exact integer dots for AVX2; lanes_dot_scalar.h says what each word means. vpmaddubsw gives
-// sums of two products in 16 bits, which are added in 16 bits as long as they cannot overflow:
+// The vocabulary of exact integer dots for AVX2; lanes_dot_scalar.h says what each word means.
+// vpmaddubsw gives sums of two products in 16 bits, which are added in 16 bits as long as they cannot
+// overflow:
 //
 //     bits of a code   |sum of two products|   quads until 32,767
 //     2                 762                    43

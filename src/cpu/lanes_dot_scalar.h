@@ -1,5 +1,6 @@
-// The vocabulary of exact integer dots in plain C++, an addition to lanes_scalar.h that only the linear kernels
-// need: each lane multiplies four unsigned codes, the bytes of an I32x16, by the same four activations.
+// The vocabulary of exact integer dots in plain C++, an addition to lanes_scalar.h that only the linear
+// kernels need: each lane multiplies four unsigned codes, the bytes of an I32x16, by the same four
+// activations.
 //
 // Invariant: sums are exact within the stated bounds. The AVX2 words add in 16 bits, so a Dot takes at most
 // dot_quads_max(bits) quads before it is finished; activations lie in -127 .. 127.
