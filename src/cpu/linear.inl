@@ -136,48 +136,53 @@ constexpr int32_t quad_at(int32_t position) {
     return group == 32 ? position / 2 + position % 2 * 4 : position;
 }
 
-template <PackedCodes kind>
-TREADLE_LANES_WORD auto zero_sum() {
-    if constexpr (is_wide(kind))
-        return dot8_zero();
-    else
-        return dot_zero();
+// Codes of a quad as the tier multiplies them; kinds of 8 bits have byte_planes planes.
+template <PackedCodes kind, int32_t quad, int32_t plane>
+TREADLE_LANES_WORD I32x16 codes_of(const uint8_t* lines, [[maybe_unused]] const Table16& table) {
+    const I32x16 codes = unpack<kind, quad>(lines);
+    if constexpr (kind == PackedCodes::u8) return plane_of<plane>(codes);
+    if constexpr (kind == PackedCodes::table4) return look_up<plane>(table, codes);
+    return codes;
 }
 
-template <PackedCodes kind, int32_t quad>
-TREADLE_LANES_WORD auto codes_of(const uint8_t* lines, [[maybe_unused]] const Table16& table) {
-    const I32x16 bytes = unpack<kind, quad>(lines);
-    if constexpr (kind == PackedCodes::u8)
-        return split(bytes);
-    else if constexpr (kind == PackedCodes::table4)
-        return look_up(table, bytes);
-    else
-        return bytes;
-}
-
-// Adds quads at positions first .. last - 1 to the sum of each row.
-template <PackedCodes kind, int32_t group, int32_t first, int32_t last, int32_t rows, class Sum>
+// Adds quads at positions first .. last - 1 to the sums of each row.
+template <PackedCodes kind, int32_t group, int32_t first, int32_t last, int32_t planes, int32_t rows>
 TREADLE_LANES_WORD void add_quads(const uint8_t* lines, const int8_t* const (&q)[rows], int32_t k,
-                                  const Table16& table, Sum (&sums)[rows]) {
+                                  const Table16& table, Dot (&sums)[planes][rows]) {
     constexpr int32_t quad = quad_at<group>(first);
-    const auto codes = codes_of<kind, quad>(lines, table);
+    I32x16 codes[planes];
+    codes[0] = codes_of<kind, quad, 0>(lines, table);
+    if constexpr (planes == 2) codes[1] = codes_of<kind, quad, 1>(lines, table);
     TREADLE_UNROLL
-    for (int32_t t = 0; t < rows; ++t) sums[t] = dot(sums[t], codes, q[t] + k + quad * 4);
+    for (int32_t t = 0; t < rows; ++t) {
+        const int8_t* four = q[t] + k + quad * 4;
+        sums[0][t] = dot(sums[0][t], codes[0], four);
+        if constexpr (planes == 2) sums[1][t] = dot(sums[1][t], codes[1], four);
+    }
     if constexpr (first + 1 < last) add_quads<kind, group, first + 1, last>(lines, q, k, table, sums);
 }
 
-// total[t] (+)= the exact dot of codes at positions first .. last - 1 with the activations of row t.
-template <PackedCodes kind, int32_t group, int32_t first, int32_t last, int32_t rows>
+// total[t] += the exact dot of codes at positions first .. last - 1 with the activations of row t, in as many
+// sums as the tier needs; the first sets total instead.
+template <PackedCodes kind, int32_t group, int32_t first, int32_t last, int32_t rows, bool fresh = true>
 TREADLE_LANES_WORD void dot_quads(const uint8_t* lines, const int8_t* const (&q)[rows], int32_t k,
-                                  const Table16& table, I32x16 (&total)[rows], bool fresh = true) {
+                                  const Table16& table, I32x16 (&total)[rows]) {
     constexpr int32_t stop = last - first > quads_per_sum(kind) ? first + quads_per_sum(kind) : last;
-    decltype(zero_sum<kind>()) sums[rows];
+    constexpr int32_t planes = is_wide(kind) ? byte_planes : 1;
+    Dot sums[planes][rows];
     TREADLE_UNROLL
-    for (int32_t t = 0; t < rows; ++t) sums[t] = zero_sum<kind>();
+    for (int32_t t = 0; t < rows; ++t) {
+        sums[0][t] = dot_zero();
+        if constexpr (planes == 2) sums[1][t] = dot_zero();
+    }
     add_quads<kind, group, first, stop>(lines, q, k, table, sums);
     TREADLE_UNROLL
-    for (int32_t t = 0; t < rows; ++t) total[t] = fresh ? finish(sums[t]) : add(total[t], finish(sums[t]));
-    if constexpr (stop < last) dot_quads<kind, group, stop, last>(lines, q, k, table, total, false);
+    for (int32_t t = 0; t < rows; ++t) {
+        I32x16 part = finish<0>(sums[0][t]);
+        if constexpr (planes == 2) part = add(part, finish<1>(sums[1][t]));
+        total[t] = fresh ? part : add(total[t], part);
+    }
+    if constexpr (stop < last) dot_quads<kind, group, stop, last, rows, false>(lines, q, k, table, total);
 }
 
 // ---- Quantized weights ------------------------------------------------------------------------------
