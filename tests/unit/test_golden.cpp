@@ -1,5 +1,5 @@
-// The golden hash of a tiny model: the same on every machine, compiler, build type and code. It covers slices of long rows (K = 2,080),
-// several spans and groups of attention (4,400 positions) and cuts of the prompt.
+// The golden hash of a tiny model: the same on every machine, compiler, build type and code. It covers slices of long
+// rows (K = 2,080), several spans and groups of attention (4,400 positions) and cuts of the prompt.
 #include <doctest/doctest.h>
 
 #include "cpu/kernels.h"
@@ -10,7 +10,7 @@ using namespace treadle::test;
 
 namespace {
 
-constexpr uint64_t golden_tiny = 0;
+constexpr uint64_t golden_tiny = 2115241388090210125u;
 constexpr size_t positions = 4400;
 
 TinyLlamaOptions golden_options() {
