@@ -90,8 +90,4 @@ TREADLE_LANES_WORD I32x16 look_up(const Table16& table, I32x16 indices) {
             _mm256_shuffle_epi8(table.entries[plane], indices.high)};
 }
 
-TREADLE_LANES_WORD void prefetch(const uint8_t* address) {
-    _mm_prefetch(reinterpret_cast<const char*>(address), _MM_HINT_T0);
-}
-
 }  // namespace treadle::cpu::avx2

@@ -82,6 +82,4 @@ TREADLE_LANES_WORD I32x16 look_up(const Table16& table, I32x16 indices) {  // pl
     return r;
 }
 
-TREADLE_LANES_WORD void prefetch(const uint8_t*) {}
-
 }  // namespace treadle::cpu::scalar

@@ -9,7 +9,6 @@
 
 constexpr size_t chunk_bytes = 256 * 1024;  // of activations: half of a common L2
 constexpr int32_t slice_groups = slice_values / 32;
-constexpr int32_t prefetch_bytes = 2048;  // ahead of the codes in work
 
 // ---- Unpacking --------------------------------------------------------------------------------------
 
@@ -220,7 +219,6 @@ TREADLE_LANES_WORD void take_slice(const uint8_t* codes, const uint8_t* scales, 
         const uint8_t* record = scales + group / record_groups * layout.record_bytes();
         const int32_t index = static_cast<int32_t>(group % record_groups) * per_32;
         const int32_t k = (first + g) * 32;
-        prefetch(lines + prefetch_bytes);
         if constexpr (layout.group == 32) {
             take_group<format, 0, 8>(lines, load_scales<format>(record, index), act, k, g, table, acc);
         } else {
