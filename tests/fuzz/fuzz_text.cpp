@@ -1,5 +1,6 @@
-// Promise: any bytes tokenize to a status or to ids that decode to the same text, however the text is cut into segments that allow
-// nothing special; and whatever token bytes come, the text stream delivers valid UTF-8 that doesn't depend on how they were cut.
+// Promise: any bytes tokenize to a status or to ids that decode to the same text, however the text is cut
+// into segments that allow nothing special; and whatever token bytes come, the text stream delivers valid
+// UTF-8 that doesn't depend on how they were cut.
 //
 // Input: one byte that picks the pre-tokenizer, one byte of cuts, then the text.
 #include <cstdint>

@@ -1,7 +1,8 @@
-// Promise: any bytes as a chat template, or as the tokens and merges of a vocabulary, are a status with a message or an object
-// that works; nothing is read or written out of bounds and nothing takes long.
+// Promise: any bytes as a chat template, or as the tokens and merges of a vocabulary, are a status with a
+// message or an object that works; nothing is read or written out of bounds and nothing takes long.
 //
-// Input: the text of a template; cut at its zero bytes it is also the list of a vocabulary's tokens and merges.
+// Input: the text of a template; cut at its zero bytes it is also the list of a vocabulary's tokens and
+// merges.
 #include <cstdint>
 #include <cstdlib>
 #include <vector>
