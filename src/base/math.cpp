@@ -12,7 +12,8 @@ namespace {
 
 constexpr double double_rint_magic = 0x1.8p52;  // rint(x) = (x + magic) - magic for |x| < 2^51
 constexpr double ln2 = 0x1.62e42fefa39efp-1;
-constexpr double reduction_limit = 0x1p25;  // the parts of pi/2 below have 28 bits, so that n * part is exact up to here
+constexpr double reduction_limit =
+    0x1p25;  // the parts of pi/2 below have 28 bits, so that n * part is exact up to here
 
 constexpr float float_inf = std::numeric_limits<float>::infinity();
 

@@ -12,9 +12,10 @@ namespace treadle::math {
 
 // The float exp2, shared by the scalar code and every tier: 2^n * (1 + f * q(f)), n = rint(x), f = x - n, by Horner's scheme in
 // fma. Between its bounds 2^n * (...) is a normal number, so that n is simply added to the exponent's bits.
-constexpr float exp2_floor = -92.0f;       // below: +0
-constexpr float exp2_ceiling = 128.0f;     // from there on: +inf
-constexpr float rint_magic = 12582912.0f;  // 1.5 * 2^23: adding it leaves rint(x) in the low bits of the sum, for |x| < 2^22
+constexpr float exp2_floor = -92.0f;    // below: +0
+constexpr float exp2_ceiling = 128.0f;  // from there on: +inf
+constexpr float rint_magic =
+    12582912.0f;  // 1.5 * 2^23: adding it leaves rint(x) in the low bits of the sum, for |x| < 2^22
 
 // 2^f = 1 + f * (q1 + f * (q2 + ... + f * q6)), relative error 5.3e-9 on [-0.5, 0.5] with these rounded coefficients.
 constexpr float exp2_q1 = 0x1.62e432p-1f;

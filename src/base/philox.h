@@ -19,8 +19,9 @@ constexpr PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) {
     for (int round = 0; round < 10; round++) {
         const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
         const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
-        counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product1),
-                   static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product0)};
+        counter = {
+            static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product1),
+            static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product0)};
         key[0] += 0x9E3779B9;
         key[1] += 0xBB67AE85;
     }
@@ -29,8 +30,9 @@ constexpr PhiloxCounter philox4x32_10(PhiloxCounter counter, PhiloxKey key) {
 
 // The four words that belong to the token at `position` of a sample.
 constexpr PhiloxCounter philox_words(uint64_t seed, uint64_t sample_index, uint32_t position) {
-    return philox4x32_10({static_cast<uint32_t>(sample_index), position, static_cast<uint32_t>(sample_index >> 32), 0},
-                         {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+    return philox4x32_10(
+        {static_cast<uint32_t>(sample_index), position, static_cast<uint32_t>(sample_index >> 32), 0},
+        {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }
 
 // The draw of rule 7: uniform in [0, 1), a multiple of 2^-24.

@@ -25,7 +25,8 @@ TREADLE_LANES_WORD F32x16 add_and_square(float* residual, const float* delta, F3
 
 // residual = residual + delta, one add. mean = (sum of squares) / columns; r = 1 / sqrt(mean + epsilon), each step rounded;
 // out = (residual * r) * gain, two rounded products.
-void add_norm(float* residual, const float* delta, const float* gain, float epsilon, int32_t columns, float* out) {
+void add_norm(float* residual, const float* delta, const float* gain, float epsilon, int32_t columns,
+              float* out) {
     F32x16 squares[16];
     for (int32_t group = 0; group < 16; group++) {
         F32x16 sum_of_group = zero_f32();
@@ -33,11 +34,14 @@ void add_norm(float* residual, const float* delta, const float* gain, float epsi
         for (; i + 16 <= columns; i += 256)
             sum_of_group = add_and_square(residual + i, delta == nullptr ? nullptr : delta + i, sum_of_group);
         if (i < columns)
-            sum_of_group = add_and_square(residual + i, delta == nullptr ? nullptr : delta + i, columns - i, sum_of_group);
+            sum_of_group = add_and_square(residual + i, delta == nullptr ? nullptr : delta + i, columns - i,
+                                          sum_of_group);
         squares[group] = sum_of_group;
     }
-    for (int32_t stride = 8; stride > 0; stride /= 2)  // strides 128 .. 16 of the tree; sum() goes on with 8 .. 1
-        for (int32_t group = 0; group < stride; group++) squares[group] = add(squares[group], squares[group + stride]);
+    for (int32_t stride = 8; stride > 0;
+         stride /= 2)  // strides 128 .. 16 of the tree; sum() goes on with 8 .. 1
+        for (int32_t group = 0; group < stride; group++)
+            squares[group] = add(squares[group], squares[group + stride]);
 
     const float mean = sum(squares[0]) / static_cast<float>(columns);
     const F32x16 r = div(set1(1.0f), sqrt(set1(mean + epsilon)));
@@ -84,14 +88,15 @@ static void rotate(const Rotation& rotation, int32_t dims, float* head) {
     if (d < dims) {
         const int32_t rest = dims - d;
         const F32x16 product = mul(load_first(others + d, rest), load_first(rotation.sine + d, rest));
-        const F32x16 rotated = fma(load_first(head + d, rest), load_first(rotation.cosine + d, rest), product);
+        const F32x16 rotated =
+            fma(load_first(head + d, rest), load_first(rotation.cosine + d, rest), product);
         store_first(head + d, rotated, rest);
     }
 }
 
 // Queries are multiplied by query_scale first (one rounded product), then rotated. head_dim is a multiple of 16.
-void rope_write(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv, int32_t slot,
-                const LayerCache& cache) {
+void rope_write(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv,
+                int32_t slot, const LayerCache& cache) {
     Rotation rotation;
     spread_rotation(rope, cos_sin, &rotation);
 
@@ -103,8 +108,9 @@ void rope_write(const AttentionShape& shape, const RopeShape& rope, const float*
         rotate(rotation, rope.rotary_dims, query);
     }
 
-    float* const keys = qkv + static_cast<size_t>(shape.heads) * head_dim;           // (kv_heads, head_dim)
-    const float* const values = keys + static_cast<size_t>(shape.kv_heads) * head_dim;  // (kv_heads, head_dim)
+    float* const keys = qkv + static_cast<size_t>(shape.heads) * head_dim;  // (kv_heads, head_dim)
+    const float* const values =
+        keys + static_cast<size_t>(shape.kv_heads) * head_dim;  // (kv_heads, head_dim)
     for (int32_t head = 0; head < shape.kv_heads; head++)
         rotate(rotation, rope.rotary_dims, keys + static_cast<size_t>(head) * head_dim);
     if (slot < 0) return;
@@ -114,7 +120,8 @@ void rope_write(const AttentionShape& shape, const RopeShape& rope, const float*
     for (int32_t head = 0; head < shape.kv_heads; head++) {
         const size_t head_at = static_cast<size_t>(head) * head_dim;
         uint16_t* const key_block = cache.keys + block + head_at * 16;
-        uint16_t* const value = cache.values + block + (head_at * 16 + static_cast<size_t>(position) * head_dim);
+        uint16_t* const value =
+            cache.values + block + (head_at * 16 + static_cast<size_t>(position) * head_dim);
         for (int32_t d = 0; d < head_dim; d += 16) {
             uint16_t halves[16];
             store_f16(halves, load(keys + head_at + d));
@@ -134,7 +141,8 @@ void gate([[maybe_unused]] GateKind kind, const float* gate_up, int32_t n, float
     const float* const up = gate_up + n;
     int32_t i = 0;
     for (; i + 16 <= n; i += 16) store(out + i, silu_gate(load(gate_up + i), load(up + i)));
-    if (i < n) store_first(out + i, silu_gate(load_first(gate_up + i, n - i), load_first(up + i, n - i)), n - i);
+    if (i < n)
+        store_first(out + i, silu_gate(load_first(gate_up + i, n - i), load_first(up + i, n - i)), n - i);
 }
 
 void exp2_of(const float* x, int32_t n, float* out) {

@@ -53,7 +53,8 @@ static float sum_of_powers(const float* logits, int32_t vocabulary, float most, 
         const int32_t end = vocabulary - begin < 4096 ? vocabulary : begin + 4096;
         F32x16 lanes = zero_f32();
         int32_t i = begin;
-        for (; i + 16 <= end; i += 16) lanes = add(lanes, exp2(mul(sub(load(logits + i), set1(most)), set1(factor))));
+        for (; i + 16 <= end; i += 16)
+            lanes = add(lanes, exp2(mul(sub(load(logits + i), set1(most)), set1(factor))));
         if (i < end) {
             const F32x16 powers = exp2(mul(sub(load_first(logits + i, end - i), set1(most)), set1(factor)));
             lanes = add(lanes, select(less(lane_numbers(), set1(end - i)), powers, zero_f32()));

@@ -15,7 +15,8 @@ TREADLE_LANES_WORD F32x16 exp2_of_parts(F32x16 n_plus_magic, F32x16 f) {
 
 // `result` where x is a number and log2_of_result is in range, else +0, +inf or x.
 TREADLE_LANES_WORD F32x16 with_exp2_edges(F32x16 result, F32x16 log2_of_result, F32x16 x) {
-    result = select(less(log2_of_result, set1(math::exp2_ceiling)), result, set1(std::numeric_limits<float>::infinity()));
+    result = select(less(log2_of_result, set1(math::exp2_ceiling)), result,
+                    set1(std::numeric_limits<float>::infinity()));
     result = select(less(log2_of_result, set1(math::exp2_floor)), zero_f32(), result);
     return select(equal(x, x), result, x);
 }

@@ -1,3 +1,4 @@
+// The two directions of the byte alphabet, computed when they are asked for.
 #include "text/byte_alphabet.h"
 
 namespace treadle {

@@ -27,13 +27,17 @@ TEST_CASE("math: sin and cos in double") {
     double worst = 0;
     for (int i = 0; i < 400000; i++) {
         const double x = std::ldexp(unit(random), i % 26);
-        worst = std::max(worst, std::abs(static_cast<double>(std::sin(static_cast<long double>(x)) - math::sin(x))));
-        worst = std::max(worst, std::abs(static_cast<double>(std::cos(static_cast<long double>(x)) - math::cos(x))));
+        worst = std::max(worst,
+                         std::abs(static_cast<double>(std::sin(static_cast<long double>(x)) - math::sin(x))));
+        worst = std::max(worst,
+                         std::abs(static_cast<double>(std::cos(static_cast<long double>(x)) - math::cos(x))));
     }
     for (int n = 0; n < 200000; n++) {  // near the borders of the quadrants
         const double x = n * 0.78539816339744830961;
-        worst = std::max(worst, std::abs(static_cast<double>(std::sin(static_cast<long double>(x)) - math::sin(x))));
-        worst = std::max(worst, std::abs(static_cast<double>(std::cos(static_cast<long double>(x)) - math::cos(x))));
+        worst = std::max(worst,
+                         std::abs(static_cast<double>(std::sin(static_cast<long double>(x)) - math::sin(x))));
+        worst = std::max(worst,
+                         std::abs(static_cast<double>(std::cos(static_cast<long double>(x)) - math::cos(x))));
     }
     MESSAGE("sin, cos: error " << worst);
     CHECK(worst < 1e-15);
@@ -53,15 +57,18 @@ TEST_CASE("math: exp2, log2 and pow in double") {
         const double x = 1020 * unit(random);
         const long double truth = std::exp2(static_cast<long double>(x));
         worst_exp2 = std::max(worst_exp2, std::abs(static_cast<double>((math::exp2(x) - truth) / truth)));
-        const double y = std::ldexp(1.0 + std::abs(unit(random)), static_cast<int>(2000 * unit(random)) % 1022);
+        const double y =
+            std::ldexp(1.0 + std::abs(unit(random)), static_cast<int>(2000 * unit(random)) % 1022);
         const long double log_truth = std::log2(static_cast<long double>(y));
         worst_log2 = std::max(worst_log2, std::abs(static_cast<double>(math::log2(y) - log_truth)) /
                                               std::max(1.0, std::abs(static_cast<double>(log_truth))));
         const double base = std::exp2(30 * std::abs(unit(random)));
         const double exponent = unit(random);
-        const long double pow_truth = std::pow(static_cast<long double>(base), static_cast<long double>(exponent));
-        worst_pow = std::max(worst_pow, std::abs(static_cast<double>((math::pow(base, exponent) - pow_truth) / pow_truth)) /
-                                            (2 + std::abs(exponent * std::log2(base))));
+        const long double pow_truth =
+            std::pow(static_cast<long double>(base), static_cast<long double>(exponent));
+        worst_pow = std::max(
+            worst_pow, std::abs(static_cast<double>((math::pow(base, exponent) - pow_truth) / pow_truth)) /
+                           (2 + std::abs(exponent * std::log2(base))));
     }
     MESSAGE("exp2: " << worst_exp2 << ", log2: " << worst_log2 << ", pow: " << worst_pow);
     CHECK(worst_exp2 < 4e-16);
@@ -84,7 +91,8 @@ TEST_CASE("math: exp2, log2 and pow in double") {
 }
 
 TEST_CASE("philox: Random123's known answers") {
-    CHECK(philox4x32_10({0, 0, 0, 0}, {0, 0}) == PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+    CHECK(philox4x32_10({0, 0, 0, 0}, {0, 0}) ==
+          PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
     const uint32_t ones = 0xffffffff;
     CHECK(philox4x32_10({ones, ones, ones, ones}, {ones, ones}) ==
           PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
@@ -142,20 +150,23 @@ double worst_ulp(Function function, Truth truth, uint32_t first_bits, uint32_t l
 
 uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 
-// Every `step`-th float for which the result is finite and not zero.
+// Every `step`-th float for which the result is finite and not zero; the smallest, of which exp2 and exp are 1, only in samples.
 void check_float_functions(uint32_t step) {
+    const uint32_t small = step > 1 ? 0 : bits_of(0x1p-27f);
+    const uint32_t small_negative = small | 0x80000000;
     const auto exp2 = [](float x) { return math::exp2(x); };
     const auto exp2_truth = [](long double x) { return std::exp2(x); };
-    const double worst_exp2 = std::max(worst_ulp(exp2, exp2_truth, 0, bits_of(127.99999f), step),
-                                       worst_ulp(exp2, exp2_truth, bits_of(-0.0f), bits_of(-92.0f), step));
+    const double worst_exp2 = std::max(worst_ulp(exp2, exp2_truth, small, bits_of(127.99999f), step),
+                                       worst_ulp(exp2, exp2_truth, small_negative, bits_of(-92.0f), step));
     const auto exp = [](float x) { return math::exp(x); };
     const auto exp_truth = [](long double x) { return std::exp(x); };
-    const double worst_exp = std::max(worst_ulp(exp, exp_truth, 0, bits_of(88.72283f), step),
-                                      worst_ulp(exp, exp_truth, bits_of(-0.0f), bits_of(-63.769539f), step));
+    const double worst_exp = std::max(worst_ulp(exp, exp_truth, small, bits_of(88.72283f), step),
+                                      worst_ulp(exp, exp_truth, small_negative, bits_of(-63.769539f), step));
     const auto log = [](float x) { return math::log(x); };
     const auto log_truth = [](long double x) { return x == 1 ? 1e-30L : std::log(x); };
-    const double worst_log = std::max(worst_ulp(log, log_truth, 1, bits_of(1.0f) - 1, step),
-                                      worst_ulp(log, log_truth, bits_of(1.0f) + 1, bits_of(float_inf) - 1, step));
+    const double worst_log =
+        std::max(worst_ulp(log, log_truth, 1, bits_of(1.0f) - 1, step),
+                 worst_ulp(log, log_truth, bits_of(1.0f) + 1, bits_of(float_inf) - 1, step));
     MESSAGE("exp2: " << worst_exp2 << " ulp, exp: " << worst_exp << " ulp, log: " << worst_log << " ulp");
     CHECK(worst_exp2 < 0.76);
     CHECK(worst_exp < 0.89);
