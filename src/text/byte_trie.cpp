@@ -1,5 +1,5 @@
-// Building level by level: an entry of the sorted list belongs to the node whose string is its first `depth` bytes, so the
-// entries of a node are a contiguous range, and its children are the runs of equal bytes in it.
+// Building level by level: an entry of the sorted list belongs to the node whose string is its first `depth`
+// bytes, so the entries of a node are a contiguous range, and its children are the runs of equal bytes in it.
 #include "text/byte_trie.h"
 
 #include <algorithm>

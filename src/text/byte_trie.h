@@ -1,11 +1,12 @@
-// A set of byte strings with a value each, walked byte by byte: special tokens, whole words and stop strings are found with it.
-// Built once from a list; then only read.
+// A set of byte strings with a value each, walked byte by byte: special tokens, whole words and stop strings
+// are found with it. Built once from a list; then only read.
 //
 // Nodes lie level by level, so the children of a node are adjacent and sorted by byte:
 //
 //     root | a b | (children of a) x y (children of b) z | …          node = {first child, count, byte, value}
 //
-// Invariant: built and walked without recursion; node 0 is the root, and a node's depth is the length of its string.
+// Invariant: built and walked without recursion; node 0 is the root, and a node's depth is the length of its
+// string.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,8 @@ public:
 
     explicit ByteTrie(std::pmr::memory_resource* memory) : nodes_(memory) {}
 
-    // Replaces the contents. Entries are sorted in place; their texts are not empty. Of equal texts the lowest value stays.
+    // Replaces the contents. Entries are sorted in place; their texts are not empty. Of equal texts the
+    // lowest value stays.
     void build(std::span<TrieEntry> entries);
 
     uint32_t child(uint32_t node, uint8_t byte) const;  // none where there is no such child

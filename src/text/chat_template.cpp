@@ -205,7 +205,8 @@ ChatStart ChatTemplate::start_after(const Vocabulary& vocabulary, std::span<cons
         const bool after_end = tokens.size() >= 2 && tokens[tokens.size() - 2] == end;
         return after_end && bytes_from_end(1) == separator ? ChatStart::between_turns : ChatStart::open_turn;
     }
-    // The vocabulary has no token for the end of a turn, so it is spelled with ordinary ones: look at the last bytes.
+    // The vocabulary has no token for the end of a turn, so it is spelled with ordinary ones: look at the
+    // last bytes.
     char tail[turn_end_and_separator.size()];
     size_t count = 0;
     for (size_t back = 1; back <= tokens.size() && back <= sizeof tail && count < sizeof tail; ++back) {

@@ -1,9 +1,10 @@
-// Chat templates of the ChatML family, recognised from the file's own template text, and the rendering of messages to typed
-// segments. The api renders the chat parts of a prompt with it.
+// Chat templates of the ChatML family, recognised from the file's own template text, and the rendering of
+// messages to typed segments. The api renders the chat parts of a prompt with it.
 //
-// Recognition is strict: the template is read into a short list of statements, and only lists whose every effect is reproduced
-// here are accepted. All else is UNSUPPORTED_TEMPLATE, never a wrong prompt. Branches that need tools are skipped over, since no
-// tools can be passed; a message that would enter one of them is refused.
+// Recognition is strict: the template is read into a short list of statements, and only lists whose every
+// effect is reproduced here are accepted. All else is UNSUPPORTED_TEMPLATE, never a wrong prompt. Branches
+// that need tools are skipped over, since no tools can be passed; a message that would enter one of them is
+// refused.
 //
 // Invariant: only the template's own text allows specials. Roles and contents are plain, whatever they spell.
 //
@@ -39,10 +40,10 @@ class ChatTemplate {
 public:
     explicit ChatTemplate(std::pmr::memory_resource* memory) : default_system_(memory) {}
 
-    // Appends the segments of the messages. They are views of the messages, of this template and of constants, so those must
-    // outlive them. `generation_prompt` opens the assistant's turn at the end.
-    // INVALID_ARGUMENT: no message at all, or a role (named) that is empty, has a line break, or is one that this template
-    // treats specially. INVALID_UTF8: a role or content. On failure `out` is as before.
+    // Appends the segments of the messages. They are views of the messages, of this template and of
+    // constants, so those must outlive them. `generation_prompt` opens the assistant's turn at the end.
+    // INVALID_ARGUMENT: no message at all, or a role (named) that is empty, has a line break, or is one that
+    // this template treats specially. INVALID_UTF8: a role or content. On failure `out` is as before.
     [[nodiscard]] Status render(std::span<const ChatMessage> messages, ChatStart start,
                                 bool generation_prompt, std::pmr::vector<TextSegment>& out,
                                 Error* error) const;
@@ -66,7 +67,8 @@ private:
     bool known_roles_only_ = false;  // the template branches on the role
 };
 
-// UNSUPPORTED_TEMPLATE for a missing template and for each that is not known to be reproduced; `out` is set only on success.
+// UNSUPPORTED_TEMPLATE for a missing template and for each that is not known to be reproduced; `out` is set
+// only on success.
 [[nodiscard]] Status make_chat_template(std::string_view text, std::pmr::memory_resource* memory,
                                         Owned<ChatTemplate>* out, Error* error);
 

@@ -1,8 +1,9 @@
-// Byte-pair merges: the table (left id, right id) → (rank, result), and the merging of one word. Internal to the tokenizer.
+// Byte-pair merges: the table (left id, right id) → (rank, result), and the merging of one word. Internal to
+// the tokenizer.
 //
 // A word is a list of symbols, linked by index; a heap holds the pairs that could merge, lowest rank first,
-// leftmost among equals.
-// Entries whose symbols have changed since are dropped when they surface, so a word of n bytes takes O(n log n).
+// leftmost among equals. Entries whose symbols have changed since are dropped when they surface, so a word of
+// n bytes takes O(n log n).
 //
 // Invariant: the result is that of merging the lowest-ranked, leftmost pair again and again.
 #pragma once

@@ -1,8 +1,8 @@
 // The patterns, and the only place that talks to PCRE2.
 //
-// White space is spelled out: PCRE2's \s has U+180E too, which the tokenizers' \s has not. The usual `\s*[\r\n]+` is written as
-// lines of a run, `(?:[blanks]*+[\r\n]++)++`, which matches the same and never steps back. Only the last alternative but one may
-// step back, by a single character.
+// White space is spelled out: PCRE2's \s has U+180E too, which the tokenizers' \s has not. The usual
+// `\s*[\r\n]+` is written as lines of a run, `(?:[blanks]*+[\r\n]++)++`, which matches the same and never
+// steps back. Only the last alternative but one may step back, by a single character.
 #include "text/pre_tokenizer.h"
 
 #ifndef PCRE2_CODE_UNIT_WIDTH

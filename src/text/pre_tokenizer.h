@@ -1,12 +1,14 @@
-// Cuts text into words before merging, with the patterns that the model was trained with. Internal to the tokenizer.
+// Cuts text into words before merging, with the patterns that the model was trained with. Internal to the
+// tokenizer.
 //
-// A pre-tokenizer is one or more PCRE2 patterns applied in turn: each cuts the pieces that the one before left, seeing nothing
-// beyond a piece, into matches and what lies between them.
+// A pre-tokenizer is one or more PCRE2 patterns applied in turn: each cuts the pieces that the one before
+// left, seeing nothing beyond a piece, into matches and what lies between them.
 //
 //     "a12 b"  --\p{N}-->  a|1|2| b        then the words pattern within each piece
 //
-// Invariant: pieces cover the text without gaps. The patterns are written so that they never step back (possessive loops), so the
-// work for a piece is linear; PCRE2 allocates only from the memory handed in, and is given limits that it doesn't reach.
+// Invariant: pieces cover the text without gaps. The patterns are written so that they never step back
+// (possessive loops), so the work for a piece is linear; PCRE2 allocates only from the memory handed in, and
+// is given limits that it doesn't reach.
 #pragma once
 
 #include <cstddef>
@@ -70,7 +72,8 @@ public:
         std::pmr::vector<uint32_t> pieces_;  // of the pattern before
     };
 
-    // Replaces `ends` by the end offset of each word of `text`, which is valid UTF-8 of at most limits::text_bytes_max bytes.
+    // Replaces `ends` by the end offset of each word of `text`, which is valid UTF-8 of at most
+    // limits::text_bytes_max bytes.
     [[nodiscard]] Status split(std::string_view text, std::pmr::vector<uint32_t>& ends, Scratch& scratch,
                                Error* error) const;
 

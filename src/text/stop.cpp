@@ -42,7 +42,8 @@ Status StopSet::build(std::span<const std::string_view> stops, Error* error) {
     ByteTrie nodes(memory);
     nodes.build(entries);
 
-    // A node's string is a prefix of each stop string below it. Values go up from the leaves, so walk the nodes backwards.
+    // A node's string is a prefix of each stop string below it. Values go up from the leaves, so walk the
+    // nodes backwards.
     std::pmr::vector<State> states(nodes.size(), memory);
     for (uint32_t i = nodes.size(); i-- > 0;) {
         const ByteTrie::Node& node = nodes.node(i);

@@ -1,11 +1,13 @@
-// Stop strings. A StopSet is built at submit and shared by the sequences of a request; a StopMatcher is one sequence's place in
-// it. Bytes that could begin a stop string are held back; a match removes the stop string and all after it.
+// Stop strings. A StopSet is built at submit and shared by the sequences of a request; a StopMatcher is one
+// sequence's place in it. Bytes that could begin a stop string are held back; a match removes the stop string
+// and all after it.
 //
-// The rule: the stop string that is complete first wins, and of those complete at the same byte the longest. So the result
-// depends on the text alone and never on how it was cut.
+// The rule: the stop string that is complete first wins, and of those complete at the same byte the longest.
+// So the result depends on the text alone and never on how it was cut.
 //
-// Invariants: a matcher is one number. The state of the automaton is a prefix of a stop string, and that prefix is exactly the
-// held text, so nothing is buffered and feeding allocates nothing. Whole characters in, whole characters out.
+// Invariants: a matcher is one number. The state of the automaton is a prefix of a stop string, and that
+// prefix is exactly the held text, so nothing is buffered and feeding allocates nothing. Whole characters in,
+// whole characters out.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +27,8 @@ class StopSet {
 public:
     explicit StopSet(std::pmr::memory_resource* memory);
 
-    // LIMIT for more than limits::stop_strings_max strings or longer ones than limits::stop_string_bytes_max, INVALID_ARGUMENT
-    // for an empty one, INVALID_UTF8: each names the index. On failure the set is as before.
+    // LIMIT for more than limits::stop_strings_max strings or longer ones than limits::stop_string_bytes_max,
+    // INVALID_ARGUMENT for an empty one, INVALID_UTF8: each names the index. On failure the set is as before.
     [[nodiscard]] Status build(std::span<const std::string_view> stops, Error* error);
 
     bool empty() const { return nodes_.size() <= 1; }
@@ -35,7 +37,8 @@ public:
 private:
     friend class StopMatcher;
 
-    // One state of the automaton, beside the trie's node of the same index. Its string is texts_[text .. text + depth).
+    // One state of the automaton, beside the trie's node of the same index. Its string is texts_[text .. text
+    // + depth).
     struct State {
         uint32_t fall_back = 0;  // longest proper suffix that is also a prefix of a stop string
         uint32_t text = 0;

@@ -175,7 +175,8 @@ private:
                tokens_[index].text == text;
     }
 
-    // One spelling: a.b for a.b and a['b'], a.0 for a[0]; strings in single quotes; one space between all else.
+    // One spelling: a.b for a.b and a['b'], a.0 for a[0]; strings in single quotes; one space between all
+    // else.
     std::pmr::string join(size_t first, size_t last) const {
         std::pmr::string text(memory_);
         for (size_t i = first; i < last; ++i) {

@@ -1,11 +1,12 @@
-// Reads the text of a Jinja chat template into a flat list of items, in one spelling for each meaning: what is put out, and which
-// tags stand around it. Internal to chat_template.cpp, which compares such lists with those it knows.
+// Reads the text of a Jinja chat template into a flat list of items, in one spelling for each meaning: what
+// is put out, and which tags stand around it. Internal to chat_template.cpp, which compares such lists with
+// those it knows.
 //
 //     {% if x['role'] == "user" %}{{ 'a' + x.content }}b{% endif %}
 //     tag "if x.role == 'user'" · literal "a" · expression "x.content" · literal "b" · tag "endif"
 //
-// Invariant: two templates with equal lists render equally. White space is handled as the libraries that use such templates set
-// Jinja up (trim_blocks and lstrip_blocks on). Nothing is evaluated, nothing nests.
+// Invariant: two templates with equal lists render equally. White space is handled as the libraries that use
+// such templates set Jinja up (trim_blocks and lstrip_blocks on). Nothing is evaluated, nothing nests.
 #pragma once
 
 #include <cstddef>

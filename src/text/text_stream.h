@@ -1,8 +1,9 @@
-// What a sequence's tokens say, as text that may be delivered: token bytes → whole UTF-8 → stop strings removed. The engine keeps
-// one per sequence and pushes each generated token.
+// What a sequence's tokens say, as text that may be delivered: token bytes → whole UTF-8 → stop strings
+// removed. The engine keeps one per sequence and pushes each generated token.
 //
-// Invariant: the state is a function of the bytes pushed and the stop set, so it can be rebuilt by replaying the tokens, and the
-// text delivered doesn't depend on how the bytes were cut into tokens. A handful of bytes, copyable; nothing allocates.
+// Invariant: the state is a function of the bytes pushed and the stop set, so it can be rebuilt by replaying
+// the tokens, and the text delivered doesn't depend on how the bytes were cut into tokens. A handful of
+// bytes, copyable; nothing allocates.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ public:
     // Writes the text that became deliverable to `out`. Once stopped, nothing is written any more.
     StopResult push(const StopSet& stops, std::string_view token_bytes, char* out);
 
-    // No more tokens come: a character cut off becomes U+FFFD (which may yet complete a stop string), held text is let go.
+    // No more tokens come: a character cut off becomes U+FFFD (which may yet complete a stop string), held
+    // text is let go.
     StopResult finish(const StopSet& stops, char* out);
 
     bool stopped() const { return stopped_; }

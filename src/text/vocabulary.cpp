@@ -44,7 +44,8 @@ int32_t Vocabulary::find_word(std::string_view word) const {
     return found != words_.end() && token_bytes(*found) == word ? *found : -1;
 }
 
-// The longest special that starts at `position`: its length and id, or 0. A control token must end by segment_end.
+// The longest special that starts at `position`: its length and id, or 0. A control token must end by
+// segment_end.
 size_t Vocabulary::find_special_at(std::string_view text, size_t position, size_t segment_end,
                                    bool allow_control, int32_t* id) const {
     size_t length = 0;

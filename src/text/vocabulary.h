@@ -1,14 +1,16 @@
-// The vocabulary of a model and its tokenizer: text → token ids and token ids → bytes. The model loader hands the file's plain
-// data in, the api and the engine use the result; requests on many threads share one const Vocabulary.
+// The vocabulary of a model and its tokenizer: text → token ids and token ids → bytes. The model loader hands
+// the file's plain data in, the api and the engine use the result; requests on many threads share one const
+// Vocabulary.
 //
-// Invariants: every id below size() has bytes, and detokenizing is the concatenation of token_bytes(), exact to the byte. Text
-// becomes a control token only inside a segment that allows specials, so what a user typed can't. Valid UTF-8 survives the way
-// through tokens unchanged as long as the vocabulary has a token for each of its bytes.
+// Invariants: every id below size() has bytes, and detokenizing is the concatenation of token_bytes(), exact
+// to the byte. Text becomes a control token only inside a segment that allows specials, so what a user typed
+// can't. Valid UTF-8 survives the way through tokens unchanged as long as the vocabulary has a token for each
+// of its bytes.
 //
-//     segments   [template: <|im_start|>][user: hi <|im_end|>][template: <|im_end|>\n]       adjacent ones are one string
-//     specials   ^ a control token                             ^ a control token             longest first, leftmost first
-//     words                               hi| <|im|_|end|>                                 \n     pre_tokenizer.h
-//     tokens     merges of each word's bytes, lowest rank first                              merges.h
+//     segments   [template: <|im_start|>] [user: hi <|im_end|>] [template: <|im_end|>\n]   one string in all
+//     specials    a control token                                a control token           leftmost, then longest
+//     words                                 hi| <|im|_|end|>                   \n          pre_tokenizer.h
+//     tokens      of each word's bytes, merged by rank                                     merges.h
 #pragma once
 
 #include <cstddef>
@@ -37,7 +39,8 @@ enum class TokenType : int32_t {
     byte = 6
 };
 
-// What the file says, as views that need to live only while make_vocabulary runs. An id of -1 means that the key is absent.
+// What the file says, as views that need to live only while make_vocabulary runs. An id of -1 means that the
+// key is absent.
 struct VocabularySource {
     std::string_view model;                    // tokenizer.ggml.model; "gpt2" is byte-level BPE
     std::string_view pre;                      // tokenizer.ggml.pre; empty means "default"
@@ -63,17 +66,18 @@ class Vocabulary {
 public:
     explicit Vocabulary(std::pmr::memory_resource* memory);
 
-    // Appends the tokens of the joined segments to `out`, without BOS and EOS. Specials lie wholly inside one segment that
-    // allows them; the text between two of them is one string across segment borders. User-defined tokens (type 4) are no
-    // secret handshake but words of the vocabulary, so they are found in every segment, as other tokenizers do; those that look
-    // like <|…|> count as control tokens. Bytes that the vocabulary has no token for are left out (has_byte tells).
-    // INVALID_UTF8 names the byte offset in the joined text, LIMIT its size; then `out` is as before.
-    // Works in memory from `scratch`, linear in the text; time is O(n log n).
+    // Appends the tokens of the joined segments to `out`, without BOS and EOS. Specials lie wholly inside one
+    // segment that allows them; the text between two of them is one string across segment borders.
+    // User-defined tokens (type 4) are no secret handshake but words of the vocabulary, so they are found in
+    // every segment, as other tokenizers do; those that look like <|…|> count as control tokens. Bytes that
+    // the vocabulary has no token for are left out (has_byte tells). INVALID_UTF8 names the byte offset in
+    // the joined text, LIMIT its size; then `out` is as before. Works in memory from `scratch`, linear in the
+    // text; time is O(n log n).
     [[nodiscard]] Status tokenize(std::span<const TextSegment> segments, std::pmr::vector<int32_t>& out,
                                   std::pmr::memory_resource* scratch, Error* error) const;
 
-    // Appends the bytes of the tokens to `out`; control and unknown tokens give their text only with `specials`.
-    // TOKEN_OUT_OF_RANGE names index and id; then `out` is as before.
+    // Appends the bytes of the tokens to `out`; control and unknown tokens give their text only with
+    // `specials`. TOKEN_OUT_OF_RANGE names index and id; then `out` is as before.
     [[nodiscard]] Status detokenize(std::span<const int32_t> ids, bool specials, std::pmr::vector<char>& out,
                                     Error* error) const;
 
@@ -119,8 +123,8 @@ private:
     bool add_bos_ = false, add_eos_ = false;
 };
 
-// Checks everything in `source` and builds the tokenizer. UNSUPPORTED_TOKENIZER names the model or pre-tokenizer, CORRUPT and
-// LIMIT name key, index and value. `out` is set only on success.
+// Checks everything in `source` and builds the tokenizer. UNSUPPORTED_TOKENIZER names the model or
+// pre-tokenizer, CORRUPT and LIMIT name key, index and value. `out` is set only on success.
 [[nodiscard]] Status make_vocabulary(const VocabularySource& source, std::pmr::memory_resource* memory,
                                      Owned<Vocabulary>* out, Error* error);
 

@@ -1,5 +1,5 @@
-// Checks what a file says about its tokenizer and builds the Vocabulary. Nothing of the file is trusted: each count, id and text
-// is looked at before it is used.
+// Checks what a file says about its tokenizer and builds the Vocabulary. Nothing of the file is trusted: each
+// count, id and text is looked at before it is used.
 #include <algorithm>
 #include <cstring>
 
@@ -14,8 +14,8 @@ namespace {
 constexpr uint64_t vocabulary_bytes_max = 1u << 30;  // all tokens together; offsets are 32-bit
 constexpr size_t special_bytes_max = 256;  // at each byte of a text a special of this length may begin
 
-// Texts that end a turn or a text in known models. The careful ones are words too: they count only where the file has them as
-// control or user-defined tokens.
+// Texts that end a turn or a text in known models. The careful ones are words too: they count only where the
+// file has them as control or user-defined tokens.
 struct KnownEnd {
     std::string_view text;
     bool careful;
@@ -182,8 +182,8 @@ private:
         return Status::OK;
     }
 
-    // Ordinary tokens are spelled in the byte alphabet, special ones stand for themselves. So does an ordinary one that can't be
-    // spelled; no text becomes it. Returns the type that the token has in effect.
+    // Ordinary tokens are spelled in the byte alphabet, special ones stand for themselves. So does an
+    // ordinary one that can't be spelled; no text becomes it. Returns the type that the token has in effect.
     TokenType append_bytes(std::string_view text, TokenType type) {
         Vocabulary& made = *made_;
         const bool ordinary =
@@ -228,7 +228,8 @@ private:
         return Status::OK;
     }
 
-    // The text of a token that ends a generation must not be something that a user can type, whatever the file calls it.
+    // The text of a token that ends a generation must not be something that a user can type, whatever the
+    // file calls it.
     void mark_ends(const TokenIndex& index) {
         Vocabulary& made = *made_;
         const auto mark = [&made](int32_t id) {

@@ -1,4 +1,5 @@
-// Reads the tokenizer goldens of tests/golden/tokens (make.py there says how they look). Also used by the model tests.
+// Reads the tokenizer goldens of tests/golden/tokens (make.py there says how they look). Also used by the
+// model tests.
 #pragma once
 
 #include <cstdint>

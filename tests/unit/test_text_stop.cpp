@@ -20,7 +20,8 @@ struct Outcome {
     bool operator==(const Outcome&) const = default;
 };
 
-// The rule, word for word: the first end at which some stop string is complete; the longest of those; all before it is text.
+// The rule, word for word: the first end at which some stop string is complete; the longest of those; all
+// before it is text.
 Outcome model(const std::vector<std::string>& stops, const std::string& text) {
     for (size_t end = 1; end <= text.size(); ++end) {
         size_t longest = 0;

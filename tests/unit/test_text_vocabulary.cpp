@@ -1,4 +1,5 @@
-// The tokenizer against llama-cpp-python (tests/golden/tokens), against a slow model of merging, and at its edges.
+// The tokenizer against llama-cpp-python (tests/golden/tokens), against a slow model of merging, and at its
+// edges.
 #include <doctest/doctest.h>
 
 #include <algorithm>
