@@ -39,6 +39,7 @@ private:
     PassBuffers buffers_;
     std::pmr::vector<Cut> cuts_;       // (regions)
     std::pmr::vector<int32_t> tiles_;  // (regions)
+    bool under_way_ = false;           // from begin until advance said done, or abandon
     bool has_results_ = false;
     Owned<PassCursor> cursor_;  // last: its workers end before what they work on
 };
@@ -61,13 +62,16 @@ Status CpuBackend::kv_create(const Program& program, int32_t blocks, Error* erro
                     static_cast<int>(blocks_max));
     }
     for (const KvGroup& group : program.groups) {
-        const auto within = [](int32_t value, uint32_t limit) { return value >= 1 && static_cast<uint32_t>(value) <= limit; };
+        const auto within = [](int32_t value, uint32_t limit) {
+            return value >= 1 && static_cast<uint32_t>(value) <= limit;
+        };
         if (within(group.layers, limits::layers_max) && within(group.kv_heads, limits::heads_max) &&
             within(group.head_dim, limits::head_dim_max)) {
             continue;
         }
         return fail(error, Status::LIMIT, "a group of %d layers with %d kv_heads of %d is beyond the limits",
-                    static_cast<int>(group.layers), static_cast<int>(group.kv_heads), static_cast<int>(group.head_dim));
+                    static_cast<int>(group.layers), static_cast<int>(group.kv_heads),
+                    static_cast<int>(group.head_dim));
     }
     buffers_.create_cache(program, blocks, &memory_.kv);
     return Status::OK;
@@ -76,25 +80,30 @@ Status CpuBackend::kv_create(const Program& program, int32_t blocks, Error* erro
 Status CpuBackend::build(const Program& program, Dims max, Error* error) {
     if (cursor_ != nullptr) return fail(error, Status::INTERNAL, "a program was built before");
     if (buffers_.caches.size() != program.groups.size()) {
-        return fail(error, Status::INTERNAL, "the cache has %zu groups, the program %zu", buffers_.caches.size(),
-                    program.groups.size());
+        return fail(error, Status::INTERNAL, "the cache has %zu groups, the program %zu",
+                    buffers_.caches.size(), program.groups.size());
     }
     for (size_t i = 0; i < program.groups.size(); ++i) {
         if (buffers_.caches[i].layers != program.groups[i].layers) {
             return fail(error, Status::INTERNAL, "the cache has %d layers, the program %d",
-                        static_cast<int>(buffers_.caches[i].layers), static_cast<int>(program.groups[i].layers));
+                        static_cast<int>(buffers_.caches[i].layers),
+                        static_cast<int>(program.groups[i].layers));
         }
     }
-    if (max.tokens < 1 || max.tokens > limits::batch_tokens_max || max.logit_rows < 1 || max.logit_rows > max.tokens) {
-        return fail(error, Status::LIMIT, "passes of %d tokens and %d rows of logits; tokens may be 1 to %d, rows 1 to tokens",
-                    static_cast<int>(max.tokens), static_cast<int>(max.logit_rows), static_cast<int>(limits::batch_tokens_max));
+    if (max.tokens < 1 || max.tokens > limits::batch_tokens_max || max.logit_rows < 1 ||
+        max.logit_rows > max.tokens) {
+        return fail(error, Status::LIMIT,
+                    "passes of %d tokens and %d rows of logits; tokens may be 1 to %d, rows 1 to tokens",
+                    static_cast<int>(max.tokens), static_cast<int>(max.logit_rows),
+                    static_cast<int>(limits::batch_tokens_max));
     }
     TREADLE_TRY(plan_.compile(program, store_, error));
     buffers_.allocate(plan_, program, max, params_.threads, &memory_.scratch);
     cuts_.resize(plan_.regions.size());
     tiles_.resize(plan_.regions.size());
-    auto cursor = make_owned<PassCursor>(&memory_.other, &memory_.other, static_cast<int32_t>(plan_.regions.size()), params_,
-                                         TileJob{this, run_tile});
+    auto cursor =
+        make_owned<PassCursor>(&memory_.other, &memory_.other, static_cast<int32_t>(plan_.regions.size()),
+                               params_, TileJob{this, run_tile});
     TREADLE_TRY(cursor->start_threads(&memory_.other, error));
     cursor_ = std::move(cursor);
     return Status::OK;
@@ -119,9 +128,10 @@ Cut CpuBackend::cut_attend(const Region& region) const {
 }
 
 Status CpuBackend::begin(const PassInput& input, Dims dims) {
-    if (cursor_ == nullptr || cursor_->is_under_way()) return Status::INTERNAL;
+    if (cursor_ == nullptr || under_way_) return Status::INTERNAL;
     TREADLE_TRY(buffers_.take(input, dims, plan_));
-    has_results_ = true;
+    under_way_ = true;
+    has_results_ = false;
     buffers_.cut_attention(plan_, rates_, params_.threads);
     for (size_t i = 0; i < plan_.regions.size(); ++i) {
         const Region& region = plan_.regions[i];
@@ -138,17 +148,23 @@ Status CpuBackend::begin(const PassInput& input, Dims dims) {
 
 AdvanceResult CpuBackend::advance(int64_t deadline_ns, int32_t max_threads) {
     if (cursor_ == nullptr) return {Status::INTERNAL, PassState::done, 0};
-    return cursor_->advance(deadline_ns, max_threads);
+    if (!under_way_) return {};
+    const AdvanceResult result = cursor_->advance(deadline_ns, max_threads);
+    if (result.state == PassState::done) {
+        under_way_ = false;
+        has_results_ = true;
+    }
+    return result;
 }
 
 void CpuBackend::abandon() {
-    if (cursor_ == nullptr || !cursor_->is_under_way()) return;
+    if (!under_way_) return;
     cursor_->abandon();
-    has_results_ = false;
+    under_way_ = false;
 }
 
 PassResults CpuBackend::results() const {
-    if (!has_results_ || cursor_->is_under_way()) return {};
+    if (!has_results_) return {};
     return {{buffers_.results.data(), static_cast<size_t>(buffers_.dims.logit_rows)}, buffers_.logits.data()};
 }
 
@@ -161,10 +177,11 @@ void CpuBackend::run_tile(void* context, int32_t region, int32_t tile, int32_t t
 
 }  // namespace
 
-Status CpuWeightStore::make_backend(const BackendParams& params, MemorySet& memory, Owned<Backend>* out, Error* error) {
+Status CpuWeightStore::make_backend(const BackendParams& params, MemorySet& memory, Owned<Backend>* out,
+                                    Error* error) {
     if (params.threads < 1 || params.threads > limits::threads_max) {
-        return fail(error, Status::INVALID_ARGUMENT, "threads: %d; there may be 1 to %d", static_cast<int>(params.threads),
-                    static_cast<int>(limits::threads_max));
+        return fail(error, Status::INVALID_ARGUMENT, "threads: %d; there may be 1 to %d",
+                    static_cast<int>(params.threads), static_cast<int>(limits::threads_max));
     }
     if (params.clock.now_ns == nullptr) return fail(error, Status::INVALID_ARGUMENT, "clock: it is null");
     *out = make_owned<CpuBackend>(&memory.other, *this, params, memory);

@@ -1,5 +1,6 @@
-// The CPU backend's door: a store that packs weights for this machine's best kernels and makes backends for engines. The api
-// layer calls it when a model is loaded on the CPU; everything else is behind ops/backend.h.
+// The CPU backend's door: a store that packs weights for this machine's best kernels and makes backends for
+// engines. The api layer calls it when a model is loaded on the CPU; everything else is behind
+// ops/backend.h.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,9 @@ namespace treadle::cpu {
 
 enum class CpuTier : int32_t { automatic, scalar, avx2 };
 
-// `progress` is asked while tensors are packed (bytes of the tensor at hand). INVALID_ARGUMENT: a tier that this
-// machine or build lacks. `memory` must outlive the store: packed weights are of kind weights, the rest is scratch and other.
+// `progress` is asked while tensors are packed (bytes of the tensor at hand). INVALID_ARGUMENT: a tier that
+// this machine or build lacks. `memory` must outlive the store: packed weights are of kind weights, the
+// rest is scratch and other.
 [[nodiscard]] Status make_cpu_weight_store(CpuTier tier, const ProgressHook& progress, MemorySet& memory,
                                            Owned<WeightStore>* out, Error* error);
 

@@ -1,4 +1,5 @@
-// The table of the AVX2 tier (with FMA and F16C). Taking it runs no such instruction; cpu_has_avx2 says whether its kernels may run.
+// The table of the AVX2 tier (with FMA and F16C). Taking it runs no such instruction; cpu_has_avx2 says
+// whether its kernels may run.
 #include "cpu/attention.h"
 #include "cpu/kernels.h"
 #include "cpu/linear.h"

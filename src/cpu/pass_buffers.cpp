@@ -13,7 +13,8 @@ constexpr int32_t block_tokens = limits::kv_block_tokens;
 
 size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// In debug builds what was never written is NaN, so that reading it shows; a release build leaves pages untouched.
+// In debug builds what was never written is NaN, so that reading it shows; a release build leaves pages
+// untouched.
 void poison([[maybe_unused]] AlignedArray<uint16_t>& halves) {
 #ifndef NDEBUG
     std::fill(halves.begin(), halves.end(), uint16_t{0x7e00});
@@ -31,7 +32,8 @@ void PassBuffers::create_cache(const Program& program, int32_t blocks, Memory* k
     std::pmr::vector<GroupCache> made(caches.get_allocator());
     for (const KvGroup& group : program.groups) {
         GroupCache cache;
-        cache.block_stride = static_cast<size_t>(group.kv_heads) * static_cast<size_t>(group.head_dim) * block_tokens;
+        cache.block_stride =
+            static_cast<size_t>(group.kv_heads) * static_cast<size_t>(group.head_dim) * block_tokens;
         cache.layer_stride = cache.block_stride * static_cast<size_t>(blocks);
         cache.layers = group.layers;
         cache.blocks = blocks;
@@ -44,11 +46,14 @@ void PassBuffers::create_cache(const Program& program, int32_t blocks, Memory* k
     caches = std::move(made);
 }
 
-void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims limit, int32_t threads, Memory* memory) {
+void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims limit, int32_t threads,
+                           Memory* memory) {
     most = limit;
     const auto rows = static_cast<size_t>(limit.tokens);
     const auto logit_row_count = static_cast<size_t>(limit.logit_rows);
-    const auto floats = [&](Value of) { return AlignedArray<float>(memory, rows * static_cast<size_t>(plan.columns_of(of))); };
+    const auto floats = [&](Value of) {
+        return AlignedArray<float>(memory, rows * static_cast<size_t>(plan.columns_of(of)));
+    };
     residual = floats(Value::residual);
     qkv = floats(Value::qkv);
     attended = floats(Value::attended);
@@ -79,7 +84,8 @@ void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims li
         const size_t sequences = std::min<size_t>(rows, limits::sequences_max);
         GroupPass group;
         group.slots = AlignedArray<int32_t>(memory, rows);
-        group.block_table = AlignedArray<int32_t>(memory, sequences * blocks);  // each may name every block: shared prefixes
+        group.block_table =
+            AlignedArray<int32_t>(memory, sequences * blocks);  // each may name every block: shared prefixes
         group.copies = AlignedArray<BlockCopy>(memory, blocks);
         group.units = AlignedArray<AttentionUnit>(memory, rows);
         group.tile_ends = AlignedArray<int32_t>(memory, rows * static_cast<size_t>(plan.kv_heads));
@@ -87,12 +93,14 @@ void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims li
         positions_max = std::max(positions_max, cache.blocks * block_tokens);
     }
 
-    row_scratch_at = round_up_64(attention_scratch_bytes({plan.heads, plan.kv_heads, plan.head_dim}, positions_max));
+    row_scratch_at =
+        round_up_64(attention_scratch_bytes({plan.heads, plan.kv_heads, plan.head_dim}, positions_max));
     scratch_stride = row_scratch_at + round_up_64(static_cast<size_t>(plan.act_columns_max) * sizeof(float));
     scratch = AlignedArray<std::byte>(memory, scratch_stride * static_cast<size_t>(threads));
 }
 
-Status PassBuffers::check_group(const GroupInput& input, const GroupPass& group, const GroupCache& cache, Dims of) const {
+Status PassBuffers::check_group(const GroupInput& input, const GroupPass& group, const GroupCache& cache,
+                                Dims of) const {
     if (input.slots.size() != static_cast<size_t>(of.tokens)) return Status::INVALID_ARGUMENT;
     for (const int32_t slot : input.slots) {
         if (slot < -1 || slot >= cache.blocks * block_tokens) return Status::INVALID_ARGUMENT;
@@ -105,14 +113,18 @@ Status PassBuffers::check_group(const GroupInput& input, const GroupPass& group,
     }
     int32_t next_row = 0;
     for (const AttentionWork& work : input.work) {
-        if (work.first_row != next_row || work.rows < 1 || work.rows > of.tokens - next_row) return Status::INVALID_ARGUMENT;
+        if (work.first_row != next_row || work.rows < 1 || work.rows > of.tokens - next_row)
+            return Status::INVALID_ARGUMENT;
         next_row += work.rows;
-        if (work.first_position < 0 || work.first_position > cache.blocks * block_tokens - work.rows || work.first_block < 0) {
+        if (work.first_position < 0 || work.first_position > cache.blocks * block_tokens - work.rows ||
+            work.first_block < 0) {
             return Status::INVALID_ARGUMENT;
         }
-        const auto needed = static_cast<size_t>((work.first_position + work.rows + block_tokens - 1) / block_tokens);
+        const auto needed =
+            static_cast<size_t>((work.first_position + work.rows + block_tokens - 1) / block_tokens);
         const auto first = static_cast<size_t>(work.first_block);
-        if (first > input.block_table.size() || needed > input.block_table.size() - first) return Status::INVALID_ARGUMENT;
+        if (first > input.block_table.size() || needed > input.block_table.size() - first)
+            return Status::INVALID_ARGUMENT;
         for (const int32_t block : input.block_table.subspan(first, needed)) {
             if (block < 0 || block >= cache.blocks) return Status::INVALID_ARGUMENT;
         }
@@ -128,9 +140,9 @@ Status PassBuffers::check(const PassInput& input, Dims of, const PassPlan& plan)
     const auto logit_row_count = static_cast<size_t>(of.logit_rows);
     size_t pairs = 0;
     for (const int32_t count : rope_pairs) pairs += static_cast<size_t>(count);
-    if (input.tokens.size() != rows || input.positions.size() != rows || input.groups.size() != groups.size() ||
-        input.logit_rows.size() != logit_row_count || input.inverse_temperatures.size() != logit_row_count ||
-        input.cos_sin.size() != rows * pairs * 2) {
+    if (input.tokens.size() != rows || input.positions.size() != rows ||
+        input.groups.size() != groups.size() || input.logit_rows.size() != logit_row_count ||
+        input.inverse_temperatures.size() != logit_row_count || input.cos_sin.size() != rows * pairs * 2) {
         return Status::INVALID_ARGUMENT;
     }
     for (const int32_t token : input.tokens) {
@@ -141,7 +153,8 @@ Status PassBuffers::check(const PassInput& input, Dims of, const PassPlan& plan)
         if (row <= before || row >= of.tokens) return Status::INVALID_ARGUMENT;
         before = row;
     }
-    for (size_t i = 0; i < groups.size(); ++i) TREADLE_TRY(check_group(input.groups[i], groups[i], caches[i], of));
+    for (size_t i = 0; i < groups.size(); ++i)
+        TREADLE_TRY(check_group(input.groups[i], groups[i], caches[i], of));
     return Status::OK;
 }
 
@@ -162,9 +175,9 @@ Status PassBuffers::take(const PassInput& input, Dims of, const PassPlan& plan) 
         group.unit_count = 0;
         for (const AttentionWork& work : from.work) {
             for (int32_t row = 0; row < work.rows; row += attend_rows_max) {
-                group.units[static_cast<size_t>(group.unit_count++)] = {work.first_row + row,
-                                                                        std::min(attend_rows_max, work.rows - row),
-                                                                        work.first_position + row, work.first_block};
+                group.units[static_cast<size_t>(group.unit_count++)] = {
+                    work.first_row + row, std::min(attend_rows_max, work.rows - row),
+                    work.first_position + row, work.first_block};
             }
         }
     }
@@ -176,11 +189,13 @@ void PassBuffers::cut_attention(const PassPlan& plan, const Rates& rates, int32_
     constexpr double tiles_max = 1 << 20;
     const double macs_per_key = 2.0 * plan.head_dim * (plan.heads / plan.kv_heads);
     const auto unit_ns = [&](const AttentionUnit& unit) {
-        return call_ns + macs_per_key * unit.rows * (unit.first_position + unit.rows) / rates.attention_macs_per_ns;
+        return call_ns +
+               macs_per_key * unit.rows * (unit.first_position + unit.rows) / rates.attention_macs_per_ns;
     };
     for (GroupPass& group : groups) {
         double total_ns = 0;
-        for (int32_t i = 0; i < group.unit_count; ++i) total_ns += unit_ns(group.units[static_cast<size_t>(i)]) * plan.kv_heads;
+        for (int32_t i = 0; i < group.unit_count; ++i)
+            total_ns += unit_ns(group.units[static_cast<size_t>(i)]) * plan.kv_heads;
         const double target_ns = std::max(tile_target_ns(total_ns, threads), total_ns / tiles_max);
         group.tiles = 0;
         double tile_ns = 0;
@@ -221,9 +236,11 @@ Act PassBuffers::act_rows(int32_t first_row, int32_t columns) {
 
 const float* PassBuffers::cos_sin_row(int32_t table, int32_t row) const {
     size_t pairs_before = 0;
-    for (int32_t i = 0; i < table; ++i) pairs_before += static_cast<size_t>(rope_pairs[static_cast<size_t>(i)]);
+    for (int32_t i = 0; i < table; ++i)
+        pairs_before += static_cast<size_t>(rope_pairs[static_cast<size_t>(i)]);
     const auto pairs = static_cast<size_t>(rope_pairs[static_cast<size_t>(table)]);
-    return cos_sin.data() + (pairs_before * static_cast<size_t>(dims.tokens) + pairs * static_cast<size_t>(row)) * 2;
+    return cos_sin.data() +
+           (pairs_before * static_cast<size_t>(dims.tokens) + pairs * static_cast<size_t>(row)) * 2;
 }
 
 }  // namespace treadle::cpu

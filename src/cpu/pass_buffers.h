@@ -1,8 +1,9 @@
-// What a pass reads and writes beside weights: the values of the program, the copy of its input and the cache. All of it is
-// allocated by build and kv_create; begin fills in the input after checking it.
+// What a pass reads and writes beside weights: the values of the program, the copy of its input and the
+// cache. All of it is allocated by build and kv_create; begin fills in the input after checking it.
 //
 //     value        residual  qkv  attended  delta  gate_up       (tokens, columns) f32, row-major
-//     act          q (tokens, columns) · scale (tokens, columns / 32) · sum (tokens, columns / 16) · f32 (tokens, columns)
+//     act          q (tokens, columns) · scale (tokens, columns / 32) · sum (tokens, columns / 16)
+//                  and, or instead, f32 (tokens, columns)
 //     logits       (logit_rows, vocabulary) f32, results (logit_rows)
 //     cache        per group: keys (layers, blocks, block_stride), values likewise (kernels.h draws a block)
 //     scratch      per thread: | attention | one row of floats |
@@ -61,7 +62,8 @@ public:
     void create_cache(const Program& program, int32_t blocks, Memory* kv);
     void allocate(const PassPlan& plan, const Program& program, Dims most, int32_t threads, Memory* scratch);
 
-    // Checks and copies the input. INVALID_ARGUMENT: it does not fit itself or what was allocated; nothing is run then.
+    // Checks and copies the input. INVALID_ARGUMENT: it does not fit itself or what was allocated; nothing
+    // is run then.
     [[nodiscard]] Status take(const PassInput& input, Dims dims, const PassPlan& plan);
 
     // Groups attention's units into tiles; after take.
@@ -69,7 +71,9 @@ public:
 
     float* value(Value of);
     Act act_rows(int32_t first_row, int32_t columns);
-    std::byte* attention_scratch(int32_t thread) { return scratch.data() + scratch_stride * static_cast<size_t>(thread); }
+    std::byte* attention_scratch(int32_t thread) {
+        return scratch.data() + scratch_stride * static_cast<size_t>(thread);
+    }
     float* row_scratch(int32_t thread) {
         return reinterpret_cast<float*>(attention_scratch(thread) + row_scratch_at);
     }
@@ -91,8 +95,8 @@ public:
     AlignedArray<int32_t> tokens;
     AlignedArray<int32_t> logit_rows;
     AlignedArray<float> inverse_temperatures;
-    AlignedArray<float> cos_sin;              // rope tables one after another, each (tokens, pairs, 2)
-    AlignedArray<int32_t> rope_pairs;         // (tables)
+    AlignedArray<float> cos_sin;       // rope tables one after another, each (tokens, pairs, 2)
+    AlignedArray<int32_t> rope_pairs;  // (tables)
     std::pmr::vector<GroupCache> caches;
     std::pmr::vector<GroupPass> groups;
 
@@ -100,7 +104,8 @@ public:
 
 private:
     [[nodiscard]] Status check(const PassInput& input, Dims of, const PassPlan& plan) const;
-    [[nodiscard]] Status check_group(const GroupInput& input, const GroupPass& group, const GroupCache& cache, Dims of) const;
+    [[nodiscard]] Status check_group(const GroupInput& input, const GroupPass& group, const GroupCache& cache,
+                                     Dims of) const;
 
     AlignedArray<std::byte> scratch;
     size_t scratch_stride = 0;

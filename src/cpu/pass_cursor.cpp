@@ -1,4 +1,5 @@
-// Claiming, finishing and waiting. The orders of memory: cursor_ and done_ carry everything that tiles hand to one another.
+// Claiming, finishing and waiting. The orders of memory: cursor_ and done_ carry everything that tiles hand
+// to one another.
 #include "cpu/pass_cursor.h"
 
 #include <algorithm>
@@ -24,8 +25,10 @@ constexpr uint32_t next_generation(uint64_t word) {
 
 }  // namespace
 
-PassCursor::PassCursor(std::pmr::memory_resource* memory, int32_t regions, const BackendParams& params, TileJob job)
-    : params_(params), job_(job), tiles_(memory, static_cast<size_t>(regions)), ends_(memory, static_cast<size_t>(regions)) {
+PassCursor::PassCursor(std::pmr::memory_resource* memory, int32_t regions, const BackendParams& params,
+                       TileJob job)
+    : params_(params), job_(job), tiles_(memory, static_cast<size_t>(regions)),
+      ends_(memory, static_cast<size_t>(regions)) {
     cursor_.store(pack(0, regions, 0));
 }
 
@@ -76,7 +79,8 @@ bool PassCursor::claim(int32_t only, Claim* out) {
     return false;
 }
 
-// Ends a tile. Who ends the last one of a region opens the next region, and with go_on claims its first tile at once.
+// Ends a tile. Who ends the last one of a region opens the next region, and with go_on claims its first
+// tile at once.
 bool PassCursor::finish(const Claim& ended, bool go_on, Claim* next) {
     // Read before done_ counts this tile: after that the pass may be over and another begun.
     const int64_t end = ends_[static_cast<size_t>(ended.region)];
@@ -88,7 +92,8 @@ bool PassCursor::finish(const Claim& ended, bool go_on, Claim* next) {
     const bool claims = go_on && tiles > 0;
     const int32_t left = claims ? tiles - 1 : tiles;
     uint64_t expected = pack(ended.generation, ended.region, 0);
-    if (!cursor_.compare_exchange_strong(expected, pack(ended.generation, region, left))) return false;  // abandoned
+    if (!cursor_.compare_exchange_strong(expected, pack(ended.generation, region, left)))
+        return false;  // abandoned
     if (left > 0 && pool_ != nullptr) pool_->notify();
     if (claims) *next = {ended.generation, region, 0};
     return claims;
@@ -122,8 +127,9 @@ AdvanceResult PassCursor::advance_with_pool(int64_t deadline_ns, int32_t threads
     return {Status::OK, is_complete() ? PassState::done : PassState::more, worst_tile_ns_};
 }
 
-// Runs tiles until the pass is complete or the deadline is reached, but at least one. Where the last tiles of a region are in
-// workers' hands it waits for them: before its first tile in any case, later until the deadline.
+// Runs tiles until the pass is complete or the deadline is reached, but at least one. Where the last tiles
+// of a region are in workers' hands it waits for them: before its first tile in any case, later until the
+// deadline.
 void PassCursor::run_on_caller(int64_t deadline_ns, int64_t now) {
     FloatMode mode;
     Backoff backoff;
@@ -215,7 +221,8 @@ int64_t PassCursor::run_tile_on_caller(int64_t now) {
 
 void PassCursor::abandon() {
     if (is_complete()) return;
-    const uint64_t before = cursor_.exchange(pack(next_generation(cursor_.load()), static_cast<int32_t>(tiles_.size()), 0));
+    const uint64_t before =
+        cursor_.exchange(pack(next_generation(cursor_.load()), static_cast<int32_t>(tiles_.size()), 0));
     if (pool_ != nullptr && pool_->is_orphan()) return;
     const auto region = static_cast<size_t>(region_of(before));
     if (region == tiles_.size()) return;

@@ -1,17 +1,19 @@
-// How a pass is worked on by many threads and cut after any tile. A pass is a list of regions, a region a number of independent
-// tiles; a region starts when the one before is complete. CpuBackend fills the regions and runs the tiles, this decides who
-// runs which, and when.
+// How a pass is worked on by many threads and cut after any tile. A pass is a list of regions, a region a
+// number of independent tiles; a region starts when the one before is complete. CpuBackend fills the
+// regions and runs the tiles, this decides who runs which, and when.
 //
 // One 64-bit word is all that is claimed from; the last finisher of a region moves it on:
 //
-//     cursor   | generation : 24 | region : 16 | tiles left : 24 |     CAS left -> left - 1 claims tile (tiles - left)
+//     cursor   | generation : 24 | region : 16 | tiles left : 24 |   CAS left -> left - 1 claims a tile
 //     done     tiles of the pass that are complete; region r is complete when it reaches ends[r]
 //
 // - Any thread may run any tile, so a slow or preempted core holds up the one tile it has, and no more.
-// - Who ends a region's last tile goes on with the next region's first: small regions of one tile follow one another on the same
-//   thread, without a barrier.
-// - A stale claim fails: the generation changes with each pass and each abandon. Nothing but the word is read before a claim.
-// - A region's writes are seen by the next: done is a chain of acquire-release additions, the last one publishes the cursor.
+// - Who ends a region's last tile goes on with the next region's first: small regions of one tile follow
+//   one another on the same thread, without a barrier.
+// - A stale claim fails: the generation changes with each pass and each abandon. Nothing but the word is
+//   read before a claim.
+// - A region's writes are seen by the next: done is a chain of acquire-release additions, the last one
+//   publishes the cursor.
 #pragma once
 
 #include <atomic>
@@ -25,7 +27,8 @@ namespace treadle::cpu {
 
 struct TileJob {
     void* context = nullptr;
-    void (*run)(void* context, int32_t region, int32_t tile, int32_t thread) = nullptr;  // thread: 0 .. threads - 1
+    void (*run)(void* context, int32_t region, int32_t tile,
+                int32_t thread) = nullptr;  // thread: 0 .. threads - 1
 };
 
 class PassCursor {
@@ -38,7 +41,8 @@ public:
     PassCursor(const PassCursor&) = delete;
     PassCursor& operator=(const PassCursor&) = delete;
 
-    [[nodiscard]] Status start_threads(std::pmr::memory_resource* memory, Error* error);  // once, before the first pass
+    [[nodiscard]] Status start_threads(std::pmr::memory_resource* memory,
+                                       Error* error);  // once, before the first pass
     int32_t threads() const { return params_.threads; }
 
     // Starts a pass of so many tiles per region (some may have none). No pass may be under way.

@@ -16,8 +16,9 @@ constexpr double act_bytes_in_cache = 96 * 1024;
 constexpr int64_t tiles_of_region_max = 1 << 20;
 
 bool is_row_wise(const Op& op) {
-    return std::holds_alternative<Embed>(op) || std::holds_alternative<AddNorm>(op) || std::holds_alternative<RopeWrite>(op) ||
-           std::holds_alternative<Quantize>(op) || std::holds_alternative<Gate>(op);
+    return std::holds_alternative<Embed>(op) || std::holds_alternative<AddNorm>(op) ||
+           std::holds_alternative<RopeWrite>(op) || std::holds_alternative<Quantize>(op) ||
+           std::holds_alternative<Gate>(op);
 }
 
 RegionKind kind_of(const Op& op) {
@@ -46,9 +47,11 @@ struct PassPlan::Compiler {
 
     Status find(WeightId id, WeightUse use, const char* what, const StoredWeight** out) {
         *out = store.find(id);
-        if (*out == nullptr) return fail(error, Status::CORRUPT, "%s: weight %d is unknown", what, static_cast<int>(id));
+        if (*out == nullptr)
+            return fail(error, Status::CORRUPT, "%s: weight %d is unknown", what, static_cast<int>(id));
         if ((*out)->use == use) return Status::OK;
-        return fail(error, Status::CORRUPT, "%s: tensor %s was loaded for another use", what, (*out)->name.c_str());
+        return fail(error, Status::CORRUPT, "%s: tensor %s was loaded for another use", what,
+                    (*out)->name.c_str());
     }
 
     Status find_vector(WeightId id, int32_t columns, const char* what, const float** out) {
@@ -63,14 +66,15 @@ struct PassPlan::Compiler {
     }
 
     // Adds a part of the step; rows < 0: any number.
-    Status add_part(Step& step, WeightId id, const float* bias, int32_t rows, int32_t columns, const char* what) {
+    Status add_part(Step& step, WeightId id, const float* bias, int32_t rows, int32_t columns,
+                    const char* what) {
         const StoredWeight* weight = nullptr;
         TREADLE_TRY(find(id, WeightUse::matrix, what, &weight));
         const PackedMatrix& matrix = weight->packed.matrix;
         if (matrix.columns != columns || (rows >= 0 && matrix.rows != rows)) {
             return fail(error, Status::CORRUPT, "tensor %s is %d x %d (rows x columns); %s needs %d x %d",
-                        weight->name.c_str(), static_cast<int>(matrix.rows), static_cast<int>(matrix.columns), what,
-                        static_cast<int>(rows < 0 ? matrix.rows : rows), static_cast<int>(columns));
+                        weight->name.c_str(), static_cast<int>(matrix.rows), static_cast<int>(matrix.columns),
+                        what, static_cast<int>(rows < 0 ? matrix.rows : rows), static_cast<int>(columns));
         }
         MatrixPart part{matrix, bias, 0, 0};
         if (step.parts == 0) {
@@ -87,7 +91,8 @@ struct PassPlan::Compiler {
 
     // The step reads act: its producer has to write the form that its weights want.
     Status read_act(Step& step, const char* what) {
-        if (producer == SIZE_MAX) return fail(error, Status::INTERNAL, "%s reads act before it is written", what);
+        if (producer == SIZE_MAX)
+            return fail(error, Status::INTERNAL, "%s reads act before it is written", what);
         step.act.columns = plan.steps[producer].act.columns;
         return Status::OK;
     }
@@ -117,8 +122,8 @@ struct PassPlan::Compiler {
         TREADLE_TRY(read_act(step, "a linear layer"));
         const int32_t width = plan.columns_of(op.output);
         if (op.part_count < 1 || op.part_count > 3 || width == 0) {
-            return fail(error, Status::INTERNAL, "a linear layer has %d parts and output %d", static_cast<int>(op.part_count),
-                        static_cast<int>(op.output));
+            return fail(error, Status::INTERNAL, "a linear layer has %d parts and output %d",
+                        static_cast<int>(op.part_count), static_cast<int>(op.output));
         }
         int64_t rows = 0;
         for (int32_t i = 0; i < op.part_count; ++i) {
@@ -128,12 +133,14 @@ struct PassPlan::Compiler {
             const int32_t part_rows = weight->packed.matrix.rows;
             rows += part_rows;
             if (rows > width) break;
-            if (op.parts[i].bias != no_weight) TREADLE_TRY(find_vector(op.parts[i].bias, part_rows, "a bias", &bias));
+            if (op.parts[i].bias != no_weight)
+                TREADLE_TRY(find_vector(op.parts[i].bias, part_rows, "a bias", &bias));
             TREADLE_TRY(add_part(step, op.parts[i].weight, bias, -1, step.act.columns, "a linear layer"));
         }
         if (rows != width) {
             return fail(error, Status::CORRUPT, "the layer of tensor %s has %lld outputs; %d are needed",
-                        store.find(op.parts[0].weight)->name.c_str(), static_cast<long long>(rows), static_cast<int>(width));
+                        store.find(op.parts[0].weight)->name.c_str(), static_cast<long long>(rows),
+                        static_cast<int>(width));
         }
         ask_forms(step);
         return Status::OK;
@@ -145,7 +152,8 @@ struct PassPlan::Compiler {
             op.rotary_dims > plan.head_dim ||
             program.rope_pairs[static_cast<size_t>(op.rope_table)] != op.rotary_dims / 2) {
             return fail(error, Status::INTERNAL, "rotary_dims %d of head_dim %d does not fit rope table %d",
-                        static_cast<int>(op.rotary_dims), static_cast<int>(plan.head_dim), static_cast<int>(op.rope_table));
+                        static_cast<int>(op.rotary_dims), static_cast<int>(plan.head_dim),
+                        static_cast<int>(op.rope_table));
         }
         return Status::OK;
     }
@@ -163,7 +171,8 @@ struct PassPlan::Compiler {
     }
     Status operator()(const Logits& op, Step& step) {
         TREADLE_TRY(read_act(step, "the output layer"));
-        TREADLE_TRY(add_part(step, op.weight, nullptr, plan.vocabulary, step.act.columns, "the output layer"));
+        TREADLE_TRY(
+            add_part(step, op.weight, nullptr, plan.vocabulary, step.act.columns, "the output layer"));
         ask_forms(step);
         return Status::OK;
     }
@@ -171,9 +180,10 @@ struct PassPlan::Compiler {
 
     Status check_layer(int32_t layer, int32_t group) {
         const bool known = group >= 0 && group < static_cast<int64_t>(program.groups.size());
-        if (known && layer >= 0 && layer < program.groups[static_cast<size_t>(group)].layers) return Status::OK;
-        return fail(error, Status::INTERNAL, "layer %d of group %d is not in the cache", static_cast<int>(layer),
-                    static_cast<int>(group));
+        if (known && layer >= 0 && layer < program.groups[static_cast<size_t>(group)].layers)
+            return Status::OK;
+        return fail(error, Status::INTERNAL, "layer %d of group %d is not in the cache",
+                    static_cast<int>(layer), static_cast<int>(group));
     }
 
     Status check_shapes() {
@@ -184,15 +194,18 @@ struct PassPlan::Compiler {
         TREADLE_TRY(check_shape("feed_forward", plan.feed_forward, limits::feed_forward_max, error));
         TREADLE_TRY(check_shape("vocabulary", plan.vocabulary, limits::vocabulary_max, error));
         if (plan.heads % plan.kv_heads != 0 || plan.head_dim % 16 != 0) {
-            return fail(error, Status::CORRUPT, "%d heads, %d kv_heads of %d: heads must be a multiple of kv_heads, "
-                        "head_dim of 16", static_cast<int>(plan.heads), static_cast<int>(plan.kv_heads),
+            return fail(error, Status::CORRUPT,
+                        "%d heads, %d kv_heads of %d: heads must be a multiple of kv_heads, "
+                        "head_dim of 16",
+                        static_cast<int>(plan.heads), static_cast<int>(plan.kv_heads),
                         static_cast<int>(plan.head_dim));
         }
         for (const KvGroup& group : program.groups) {
             if (group.kv_heads == plan.kv_heads && group.head_dim == plan.head_dim) continue;
-            return fail(error, Status::CORRUPT, "a group of layers has %d kv_heads of %d; the model has %d of %d",
-                        static_cast<int>(group.kv_heads), static_cast<int>(group.head_dim), static_cast<int>(plan.kv_heads),
-                        static_cast<int>(plan.head_dim));
+            return fail(error, Status::CORRUPT,
+                        "a group of layers has %d kv_heads of %d; the model has %d of %d",
+                        static_cast<int>(group.kv_heads), static_cast<int>(group.head_dim),
+                        static_cast<int>(plan.kv_heads), static_cast<int>(plan.head_dim));
         }
         return Status::OK;
     }
@@ -202,7 +215,8 @@ struct PassPlan::Compiler {
             plan.uses_quantized |= step.act.quantized;
             plan.uses_f32 |= step.act.f32;
             if (step.act.quantized && step.act.columns % 32 != 0) {
-                return fail(error, Status::CORRUPT, "an input of %d values is quantized, which needs a multiple of 32",
+                return fail(error, Status::CORRUPT,
+                            "an input of %d values is quantized, which needs a multiple of 32",
                             static_cast<int>(step.act.columns));
             }
         }
@@ -220,8 +234,8 @@ Status PassPlan::compile(const Program& program, const CpuWeightStore& store, Er
     Compiler compiler{*this, program, store, error};
     TREADLE_TRY(compiler.check_shapes());
     if (program.ops.size() >= PassCursor::regions_max) {
-        return fail(error, Status::LIMIT, "the program has %zu operations; it may have %d", program.ops.size(),
-                    static_cast<int>(PassCursor::regions_max) - 1);
+        return fail(error, Status::LIMIT, "the program has %zu operations; it may have %d",
+                    program.ops.size(), static_cast<int>(PassCursor::regions_max) - 1);
     }
     regions.push_back({RegionKind::copies, 0, 0});
     for (const Op& op : program.ops) {
@@ -268,7 +282,8 @@ Cut cut_evenly(int32_t units, int32_t rows, int32_t row_step, double total_ns, i
     cut.row_blocks = (rows + row_step - 1) / row_step;
     const double wanted = total_ns / tile_target_ns(total_ns, threads) / cut.row_blocks;
     const int64_t most = std::max<int64_t>(tiles_of_region_max / cut.row_blocks, 1);
-    const auto ranges = static_cast<int32_t>(std::clamp(wanted + 0.5, 1.0, static_cast<double>(std::min<int64_t>(units, most))));
+    const auto ranges = static_cast<int32_t>(
+        std::clamp(wanted + 0.5, 1.0, static_cast<double>(std::min<int64_t>(units, most))));
     cut.unit_step = (units + ranges - 1) / ranges;
     cut.tiles = (units + cut.unit_step - 1) / cut.unit_step * cut.row_blocks;
     return cut;
@@ -276,7 +291,8 @@ Cut cut_evenly(int32_t units, int32_t rows, int32_t row_step, double total_ns, i
 
 namespace {
 
-double row_elements(const PassPlan& plan, const Step& step) {  // of one row, weighted by what an element costs
+double row_elements(const PassPlan& plan,
+                    const Step& step) {  // of one row, weighted by what an element costs
     if (std::holds_alternative<RopeWrite>(step.op)) return plan.qkv_columns();
     if (std::holds_alternative<Gate>(step.op)) return 3.0 * plan.feed_forward;
     if (std::holds_alternative<Quantize>(step.op)) return step.act.columns * 0.5;
@@ -294,7 +310,8 @@ Cut PassPlan::cut(const Region& region, Dims dims, const Rates& rates, int32_t t
         return cut_evenly(dims.tokens, 1, 1, elements * dims.tokens / rates.elements_per_ns, threads);
     }
     if (region.kind == RegionKind::candidates) {
-        return cut_evenly(dims.logit_rows, 1, 1, 2.0 * vocabulary * dims.logit_rows / rates.elements_per_ns, threads);
+        return cut_evenly(dims.logit_rows, 1, 1, 2.0 * vocabulary * dims.logit_rows / rates.elements_per_ns,
+                          threads);
     }
 
     const Step& step = steps[static_cast<size_t>(region.first_step)];
@@ -303,7 +320,8 @@ Cut PassPlan::cut(const Region& region, Dims dims, const Rates& rates, int32_t t
     bool reads_f32 = false;
     for (int32_t i = 0; i < step.parts; ++i) {
         const PackedMatrix& weight = parts[static_cast<size_t>(step.first_part + i)].weight;
-        const double panel_bytes = static_cast<double>(weight.code_bytes_per_panel + weight.scale_bytes_per_panel);
+        const double panel_bytes =
+            static_cast<double>(weight.code_bytes_per_panel + weight.scale_bytes_per_panel);
         const double macs = 16.0 * weight.columns * rows;
         reads_f32 |= weight.reads_f32;
         const double compute_ns = macs / (weight.reads_f32 ? rates.float_macs_per_ns : rates.macs_per_ns);
@@ -311,10 +329,12 @@ Cut PassPlan::cut(const Region& region, Dims dims, const Rates& rates, int32_t t
     }
     // Many rows: a block of them that stays in the cache while panels stream by.
     const double row_bytes = static_cast<double>(step.act.columns) * (reads_f32 ? 4 : 1);
-    const auto in_cache = static_cast<int32_t>(std::clamp(act_bytes_in_cache / row_bytes, 16.0, 65536.0)) / 16 * 16;
-    const int32_t row_step = rows <= in_cache || static_cast<int64_t>(panels(step)) * rows / in_cache > tiles_of_region_max
-                                 ? std::max(rows, 1)
-                                 : in_cache;
+    const auto in_cache =
+        static_cast<int32_t>(std::clamp(act_bytes_in_cache / row_bytes, 16.0, 65536.0)) / 16 * 16;
+    const int32_t row_step =
+        rows <= in_cache || static_cast<int64_t>(panels(step)) * rows / in_cache > tiles_of_region_max
+            ? std::max(rows, 1)
+            : in_cache;
     return cut_evenly(panels(step), rows, row_step, ns, threads);
 }
 

@@ -1,8 +1,8 @@
-// What build makes of a program: regions of steps with weights in place of ids, checked once, so that running a tile checks
-// nothing. And per pass: into how many tiles each region is cut.
+// What build makes of a program: regions of steps with weights in place of ids, checked once, so that
+// running a tile checks nothing. And per pass: into how many tiles each region is cut.
 //
-// A layer of the llama family has ten regions; for few rows the five between the matrices are one tile each, which the thread
-// that ends the region before runs without a barrier (pass_cursor.h):
+// A layer of the llama family has ten regions; for few rows the five between the matrices are one tile
+// each, which the thread that ends the region before runs without a barrier (pass_cursor.h):
 //
 //     | AddNorm | q,k,v | RopeWrite | Attend | Quantize | o | AddNorm | gate,up | Gate | down |
 //       rows      linear  rows        attend   rows   linear  rows      linear    rows   linear
@@ -58,7 +58,7 @@ struct MatrixPart {
 
 // How a region's work is cut: tile = unit range × row range, ranges of rows inside.
 struct Cut {
-    int32_t units = 0;      // panels, rows, layers; or tiles that begin prepared
+    int32_t units = 0;  // panels, rows, layers; or tiles that begin prepared
     int32_t unit_step = 1;
     int32_t rows = 0;
     int32_t row_step = 1;

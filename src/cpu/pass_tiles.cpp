@@ -64,21 +64,24 @@ void PassTiles::run_row(const Step& step, int32_t row, int32_t thread) const {
 
 void PassTiles::embed_row(const Embed& op, const Step& step, int32_t row) const {
     const PackedMatrix& weight = plan.parts[static_cast<size_t>(step.first_part)].weight;
-    kernels.embed(weight, buffers.tokens[static_cast<size_t>(row)], op.scale, buffers.residual.data() + at(row, plan.hidden));
+    kernels.embed(weight, buffers.tokens[static_cast<size_t>(row)], op.scale,
+                  buffers.residual.data() + at(row, plan.hidden));
 }
 
 void PassTiles::norm_row(const AddNorm& op, const Step& step, int32_t row, int32_t thread) const {
     const float* delta = op.add_delta ? buffers.delta.data() + at(row, plan.hidden) : nullptr;
     float* normed = act_target(step, row, thread);
-    kernels.add_norm(buffers.residual.data() + at(row, plan.hidden), delta, step.gain, op.epsilon, plan.hidden, normed);
+    kernels.add_norm(buffers.residual.data() + at(row, plan.hidden), delta, step.gain, op.epsilon,
+                     plan.hidden, normed);
     finish_act(step, row, normed);
 }
 
 void PassTiles::rope_row(const RopeWrite& op, int32_t row) const {
     const auto group = static_cast<size_t>(op.group);
-    kernels.rope_write(shape(), {op.pair_order, op.rotary_dims, op.query_scale}, buffers.cos_sin_row(op.rope_table, row),
-                       buffers.qkv.data() + at(row, plan.qkv_columns()),
-                       buffers.groups[group].slots[static_cast<size_t>(row)], buffers.caches[group].layer(op.layer));
+    kernels.rope_write(
+        shape(), {op.pair_order, op.rotary_dims, op.query_scale}, buffers.cos_sin_row(op.rope_table, row),
+        buffers.qkv.data() + at(row, plan.qkv_columns()),
+        buffers.groups[group].slots[static_cast<size_t>(row)], buffers.caches[group].layer(op.layer));
 }
 
 void PassTiles::quantize_row(const Step& step, int32_t row) const {
@@ -132,8 +135,10 @@ void PassTiles::run_logits(const Step& step, const Cut& cut, int32_t tile) const
     const int32_t first = tile / cut.row_blocks * cut.unit_step;
     const int32_t last = std::min(first + cut.unit_step, cut.units);
     const MatrixPart& part = plan.parts[static_cast<size_t>(step.first_part)];
-    kernels.linear(part.weight, nullptr, buffers.act_rows(0, step.act.columns), buffers.logit_rows.data() + first_row, rows,
-                   first, last, buffers.logits.data() + at(first_row, plan.vocabulary), static_cast<size_t>(plan.vocabulary));
+    kernels.linear(part.weight, nullptr, buffers.act_rows(0, step.act.columns),
+                   buffers.logit_rows.data() + first_row, rows, first, last,
+                   buffers.logits.data() + at(first_row, plan.vocabulary),
+                   static_cast<size_t>(plan.vocabulary));
 }
 
 void PassTiles::run_attend(const Attend& op, int32_t tile, int32_t thread) const {
@@ -144,17 +149,19 @@ void PassTiles::run_attend(const Attend& op, int32_t tile, int32_t thread) const
     const int32_t attended_columns = plan.heads * plan.head_dim;
     for (int32_t item = first; item < group.tile_ends[static_cast<size_t>(tile)]; ++item) {
         const AttentionUnit& unit = group.units[static_cast<size_t>(item / plan.kv_heads)];
-        kernels.attend(shape(), cache, group.block_table.data() + unit.first_block, unit.first_position, unit.rows,
-                       item % plan.kv_heads, buffers.qkv.data() + at(unit.first_row, plan.qkv_columns()),
-                       static_cast<size_t>(plan.qkv_columns()), buffers.attended.data() + at(unit.first_row, attended_columns),
+        kernels.attend(shape(), cache, group.block_table.data() + unit.first_block, unit.first_position,
+                       unit.rows, item % plan.kv_heads,
+                       buffers.qkv.data() + at(unit.first_row, plan.qkv_columns()),
+                       static_cast<size_t>(plan.qkv_columns()),
+                       buffers.attended.data() + at(unit.first_row, attended_columns),
                        static_cast<size_t>(attended_columns), buffers.attention_scratch(thread));
     }
 }
 
 void PassTiles::run_candidates(int32_t row) const {
     const auto index = static_cast<size_t>(row);
-    kernels.candidates(buffers.logits.data() + at(row, plan.vocabulary), plan.vocabulary, buffers.inverse_temperatures[index],
-                       &buffers.results[index]);
+    kernels.candidates(buffers.logits.data() + at(row, plan.vocabulary), plan.vocabulary,
+                       buffers.inverse_temperatures[index], &buffers.results[index]);
 }
 
 }  // namespace treadle::cpu

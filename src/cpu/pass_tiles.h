@@ -1,4 +1,5 @@
-// One tile of a pass: which kernel runs on which rows and panels. Called through the cursor by whatever thread claimed it.
+// One tile of a pass: which kernel runs on which rows and panels. Called through the cursor by whatever
+// thread claimed it.
 //
 // Invariant: tiles of one region write disjoint memory and read only what earlier regions wrote.
 #pragma once

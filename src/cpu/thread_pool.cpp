@@ -1,4 +1,5 @@
-// Creation, parking and waking of the worker threads. std::thread is not used: it allocates behind the allocator's back.
+// Creation, parking and waking of the worker threads. std::thread is not used: it allocates behind the
+// allocator's back.
 #include "cpu/thread_pool.h"
 
 #include <limits.h>
@@ -58,8 +59,10 @@ void Backoff::turn() {
 }
 
 ThreadPool::ThreadPool(std::pmr::memory_resource* memory, int32_t threads, Attempt attempt, void* context)
-    : attempt_(attempt), context_(context), process_(getpid()), workers_(memory, static_cast<size_t>(threads - 1)) {
-    for (size_t i = 0; i < workers_.size(); ++i) ::new (&workers_[i]) Worker{this, static_cast<int32_t>(i) + 1, {}};
+    : attempt_(attempt), context_(context), process_(getpid()),
+      workers_(memory, static_cast<size_t>(threads - 1)) {
+    for (size_t i = 0; i < workers_.size(); ++i)
+        ::new (&workers_[i]) Worker{this, static_cast<int32_t>(i) + 1, {}};
 }
 
 Status ThreadPool::create(std::pmr::memory_resource* memory, int32_t threads, Attempt attempt, void* context,
@@ -72,9 +75,11 @@ Status ThreadPool::create(std::pmr::memory_resource* memory, int32_t threads, At
 
 Status ThreadPool::start(Error* error) {
     pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0) return fail(error, Status::NOMEM, "threads: no memory for their attributes");
-    const size_t stack = stack_bytes < static_cast<size_t>(PTHREAD_STACK_MIN) ? static_cast<size_t>(PTHREAD_STACK_MIN)
-                                                                              : stack_bytes;
+    if (pthread_attr_init(&attributes) != 0)
+        return fail(error, Status::NOMEM, "threads: no memory for their attributes");
+    const size_t stack = stack_bytes < static_cast<size_t>(PTHREAD_STACK_MIN)
+                             ? static_cast<size_t>(PTHREAD_STACK_MIN)
+                             : stack_bytes;
     int failed = pthread_attr_setstacksize(&attributes, stack);
 
     sigset_t all, before;  // a new thread inherits the mask: the host's signals stay with the host's threads
@@ -88,8 +93,8 @@ Status ThreadPool::start(Error* error) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_attr_destroy(&attributes);
     if (failed == 0) return Status::OK;
-    return fail(error, Status::NOMEM, "threads: the system started %d of %zu (error %d)", static_cast<int>(started_),
-                workers_.size(), failed);
+    return fail(error, Status::NOMEM, "threads: the system started %d of %zu (error %d)",
+                static_cast<int>(started_), workers_.size(), failed);
 }
 
 ThreadPool::~ThreadPool() {
@@ -123,8 +128,8 @@ void ThreadPool::open(int32_t threads) {
 
 void ThreadPool::close() { open_.store(0); }
 
-// A worker counts itself as a sleeper before its last attempt, work appears before sleepers_ is read: one of the two sees the
-// other (all four accesses are sequentially consistent).
+// A worker counts itself as a sleeper before its last attempt, work appears before sleepers_ is read: one
+// of the two sees the other (all four accesses are sequentially consistent).
 void ThreadPool::notify() {
     if (sleepers_.load() == 0) return;
     Lock lock(&mutex_);
@@ -160,7 +165,8 @@ void ThreadPool::park(int32_t thread) {
     sleepers_.fetch_add(1);
     if (!attempt_(context_, thread)) {
         Lock lock(&mutex_);
-        while (epoch_.load() == seen && is_open_for(thread) && !ending_) pthread_cond_wait(&changed_, &mutex_);
+        while (epoch_.load() == seen && is_open_for(thread) && !ending_)
+            pthread_cond_wait(&changed_, &mutex_);
     }
     sleepers_.fetch_sub(1);
 }

@@ -1,10 +1,12 @@
-// The engine's own threads: parked between steps, spinning for a bounded time inside one, below the host's threads in priority.
-// PassCursor opens the pool when a step begins and closes it when the step's time is over; the caller is thread 0 and no part
-// of the pool.
+// The engine's own threads: parked between steps, spinning for a bounded time inside one, below the host's
+// threads in priority. PassCursor opens the pool when a step begins and closes it when the step's time is
+// over; the caller is thread 0 and no part of the pool.
 //
-//     open(n) ─► threads 1 .. n-1 attempt work ─► none there: spin, yield, park ─► notify() wakes them ─► … ─► close(): park
+//     open(n) ─► threads 1 .. n-1 attempt work ─► none there: spin, yield, park ─► notify(): again ─► …
+//     close() ─► they end what they have begun and park until the next open
 //
-// Invariant: nothing is allocated after create; a worker never blocks signals of the host, since it takes none.
+// Invariant: nothing is allocated after create; a worker never blocks signals of the host, since it takes
+// none.
 #pragma once
 
 #include <pthread.h>
@@ -18,8 +20,8 @@
 
 namespace treadle::cpu {
 
-// One turn of a waiting loop: cheap at first, then it gives the core away, so that a thread that was preempted while others
-// wait for it can run.
+// One turn of a waiting loop: cheap at first, then it gives the core away, so that a thread that was
+// preempted while others wait for it can run.
 class Backoff {
 public:
     static constexpr int32_t spin_turns = 500;  // about 10 to 35 us
@@ -36,8 +38,8 @@ public:
     using Attempt = bool (*)(void* context, int32_t thread);
 
     // Starts threads - 1 workers; `threads` counts the caller too.
-    [[nodiscard]] static Status create(std::pmr::memory_resource* memory, int32_t threads, Attempt attempt, void* context,
-                                       Owned<ThreadPool>* out, Error* error);
+    [[nodiscard]] static Status create(std::pmr::memory_resource* memory, int32_t threads, Attempt attempt,
+                                       void* context, Owned<ThreadPool>* out, Error* error);
     ThreadPool(std::pmr::memory_resource* memory, int32_t threads, Attempt attempt, void* context);
     ~ThreadPool();  // joins
     ThreadPool(const ThreadPool&) = delete;
@@ -71,10 +73,10 @@ private:
     AlignedArray<Worker> workers_;
     int32_t started_ = 0;
 
-    std::atomic<int32_t> open_{0};       // threads that may work now, the caller among them
-    std::atomic<int32_t> sleepers_{0};   // workers parked inside a step, or about to be
-    std::atomic<uint32_t> epoch_{0};     // changes with each wake; under mutex_
-    bool ending_ = false;                // under mutex_
+    std::atomic<int32_t> open_{0};      // threads that may work now, the caller among them
+    std::atomic<int32_t> sleepers_{0};  // workers parked inside a step, or about to be
+    std::atomic<uint32_t> epoch_{0};    // changes with each wake; under mutex_
+    bool ending_ = false;               // under mutex_
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t changed_ = PTHREAD_COND_INITIALIZER;
 };

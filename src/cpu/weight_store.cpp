@@ -3,7 +3,6 @@
 
 #include "base/limits.h"
 
-
 namespace treadle::cpu {
 
 Status CpuWeightStore::load_weight(WeightSource& source, WeightUse use, WeightId* out, Error* error) {
@@ -11,8 +10,10 @@ Status CpuWeightStore::load_weight(WeightSource& source, WeightUse use, WeightId
         return fail(error, Status::LIMIT, "tensor %s: a model may have %llu tensors", source.name,
                     static_cast<unsigned long long>(limits::tensors_max));
     }
-    StoredWeight weight{std::pmr::string(source.name, &memory_.other), use, static_cast<int32_t>(source.columns), {}};
-    TREADLE_TRY(pack_weight(source, use, progress_, &memory_.weights, &memory_.scratch, &weight.packed, error));
+    StoredWeight weight{
+        std::pmr::string(source.name, &memory_.other), use, static_cast<int32_t>(source.columns), {}};
+    TREADLE_TRY(
+        pack_weight(source, use, progress_, &memory_.weights, &memory_.scratch, &weight.packed, error));
     const size_t bytes = weight.packed.bytes();
     weights_.push_back(std::move(weight));
     bytes_ += bytes;
@@ -21,15 +22,17 @@ Status CpuWeightStore::load_weight(WeightSource& source, WeightUse use, WeightId
 }
 
 const StoredWeight* CpuWeightStore::find(WeightId id) const {
-    return id >= 0 && static_cast<size_t>(id) < weights_.size() ? &weights_[static_cast<size_t>(id)] : nullptr;
+    return id >= 0 && static_cast<size_t>(id) < weights_.size() ? &weights_[static_cast<size_t>(id)]
+                                                                : nullptr;
 }
 
-Status make_cpu_weight_store(CpuTier tier, const ProgressHook& progress, MemorySet& memory, Owned<WeightStore>* out,
-                             Error* error) {
+Status make_cpu_weight_store(CpuTier tier, const ProgressHook& progress, MemorySet& memory,
+                             Owned<WeightStore>* out, Error* error) {
     const Kernels* kernels = &scalar_kernels();
     if (tier != CpuTier::scalar && avx2_kernels() != nullptr && cpu_has_avx2()) kernels = avx2_kernels();
     if (tier == CpuTier::avx2 && kernels != avx2_kernels()) {
-        return fail(error, Status::INVALID_ARGUMENT, "tier avx2: this processor has no AVX2 with FMA and F16C");
+        return fail(error, Status::INVALID_ARGUMENT,
+                    "tier avx2: this processor has no AVX2 with FMA and F16C");
     }
     if (tier != CpuTier::automatic && tier != CpuTier::scalar && tier != CpuTier::avx2) {
         return fail(error, Status::INVALID_ARGUMENT, "tier %d is unknown", static_cast<int>(tier));

@@ -1,4 +1,5 @@
-// The packed weights of one model on the CPU. Filled once while the model is loaded, then only read, by all of its backends.
+// The packed weights of one model on the CPU. Filled once while the model is loaded, then only read, by all
+// of its backends.
 //
 // Invariant: ids are handed out in order from 0; what was loaded stays where it is until the store goes.
 #pragma once
@@ -25,9 +26,12 @@ public:
     CpuWeightStore(const Kernels& kernels, const ProgressHook& progress, MemorySet& memory)
         : kernels_(kernels), progress_(progress), memory_(memory), weights_(&memory.other) {}
 
-    [[nodiscard]] Status load_weight(WeightSource& source, WeightUse use, WeightId* out, Error* error) override;
+    [[nodiscard]] Status load_weight(WeightSource& source, WeightUse use, WeightId* out,
+                                     Error* error) override;
     size_t bytes() const override { return bytes_; }
-    const char* numerics_id() const override { return "cpu-1"; }  // one for all tiers: they are equal by bytes
+    const char* numerics_id() const override {
+        return "cpu-1";
+    }  // one for all tiers: they are equal by bytes
     const char* tier() const override { return kernels_.tier; }
     [[nodiscard]] Status make_backend(const BackendParams& params, MemorySet& memory, Owned<Backend>* out,
                                       Error* error) override;

@@ -28,15 +28,8 @@ public:
     // Fills `metadata` and appends to `tensors`.
     HeaderParser(FileReader& reader, uint32_t file_index, Memory* memory, Metadata* metadata,
                  std::pmr::vector<TensorView>* tensors, Error* error)
-        : reader_(reader),
-          file_index_(file_index),
-          memory_(memory),
-          metadata_(*metadata),
-          tensors_(*tensors),
-          error_(error),
-          bytes_(metadata->bytes_),
-          file_bytes_(reader.size()),
-          names_(memory) {}
+        : reader_(reader), file_index_(file_index), memory_(memory), metadata_(*metadata), tensors_(*tensors),
+          error_(error), bytes_(metadata->bytes_), file_bytes_(reader.size()), names_(memory) {}
 
     [[nodiscard]] Status parse();
     uint32_t version() const { return version_; }  // after parse

@@ -48,15 +48,15 @@ struct WordMerger::Later {
     }
 };
 
-void WordMerger::push(const MergeTable& table, uint32_t left) {
+bool WordMerger::add_candidate(const MergeTable& table, uint32_t left) {
     const uint32_t right = symbols_[left].next;
-    if (right == end) return;
+    if (right == end) return false;
     const int32_t left_token = symbols_[left].token;
     const int32_t right_token = symbols_[right].token;
     const MergeTable::Merge merge = table.find(left_token, right_token);
-    if (merge.result < 0) return;
+    if (merge.result < 0) return false;
     heap_.push_back({merge.rank, left, left_token, right_token, merge.result});
-    std::push_heap(heap_.begin(), heap_.end(), Later{});
+    return true;
 }
 
 void WordMerger::merge(const MergeTable& table, std::pmr::vector<int32_t>& out) {
@@ -66,7 +66,8 @@ void WordMerger::merge(const MergeTable& table, std::pmr::vector<int32_t>& out) 
         symbols_[i].next = i + 1 == count ? end : i + 1;
     }
     heap_.clear();
-    for (uint32_t i = 0; i < count; ++i) push(table, i);
+    for (uint32_t i = 0; i < count; ++i) add_candidate(table, i);
+    std::make_heap(heap_.begin(), heap_.end(), Later{});
     while (!heap_.empty()) {
         std::pop_heap(heap_.begin(), heap_.end(), Later{});
         const Candidate best = heap_.back();
@@ -79,8 +80,9 @@ void WordMerger::merge(const MergeTable& table, std::pmr::vector<int32_t>& out) 
         right.token = -2;
         left.next = right.next;
         if (left.next != end) symbols_[left.next].previous = best.left;
-        if (left.previous != end) push(table, left.previous);
-        push(table, best.left);
+        if (left.previous != end && add_candidate(table, left.previous))
+            std::push_heap(heap_.begin(), heap_.end(), Later{});
+        if (add_candidate(table, best.left)) std::push_heap(heap_.begin(), heap_.end(), Later{});
     }
     for (const Symbol& symbol : symbols_) {
         if (symbol.token >= 0) out.push_back(symbol.token);

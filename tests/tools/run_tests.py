@@ -4,7 +4,7 @@
     run_tests.py BUILD_FOLDER [--model GGUF] [--only SUITE,SUITE]
 
 Called by 'make test' and, per sanitizer, by 'make check'. A suite is a doctest program of the build, whose test cases count, or
-a script of this folder, each of whose lines 'ok ...' and 'failed ...' counts. A program that dies, hangs or is missing counts
+a fuzz target or a script of this folder, each of whose lines 'ok ...' and 'failed ...' counts. A program that dies, hangs or is missing counts
 as one failure, so nothing is passed over in silence. Exit status 0: all passed.
 """
 import argparse
@@ -63,6 +63,8 @@ def suites(build, sanitized):
     for name, folder in PROGRAMS:
         if any((ROOT / "tests" / folder).glob("*.cpp")):
             yield name, [build / name]
+    for target in sorted((ROOT / "tests" / "fuzz").glob("fuzz_*.cpp")):
+        yield target.stem, [build / target.stem]
     for name, script, looks_at_build, holds_sanitized in SCRIPTS:
         if holds_sanitized or not sanitized:
             yield name, [TOOLS / script] + ([build] if looks_at_build else [])

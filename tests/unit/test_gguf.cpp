@@ -95,7 +95,8 @@ TEST_CASE("gguf: every value type reads back, in both versions") {
             CHECK(metadata.get(key, &u32, &error) == Status::OK);
             CHECK(u32 == value);
         }
-        for (const auto& [key, value] : {std::pair{"i8", -100}, {"i16", -30000}, {"i32", -2000000000}, {"u8", 200}}) {
+        for (const auto& [key, value] :
+             {std::pair{"i8", -100}, {"i16", -30000}, {"i32", -2000000000}, {"u8", 200}}) {
             CHECK(metadata.get(key, &i32, &error) == Status::OK);
             CHECK(i32 == value);
         }
@@ -182,20 +183,24 @@ TEST_CASE("gguf: a lookup tells absent, wrong type and out of range apart") {
     };
     says(metadata.get("absent", &u32, &error), Status::NOT_FOUND, "metadata \"absent\" is missing");
     says(metadata.require("absent", &u32, &error), Status::CORRUPT, "metadata \"absent\" is missing");
-    says(metadata.get("u64", &u32, &error), Status::LIMIT, "\"u64\" is 9223372036854775808, beyond 0 to 4294967295");
+    says(metadata.get("u64", &u32, &error), Status::LIMIT,
+         "\"u64\" is 9223372036854775808, beyond 0 to 4294967295");
     says(metadata.get("i8", &u32, &error), Status::LIMIT, "\"i8\" is -100, beyond");
     says(metadata.get("u32", &i32, &error), Status::LIMIT, "\"u32\" is 4000000000, beyond");
     says(metadata.get("i64", &i32, &error), Status::LIMIT, "\"i64\" is -9223372036854775808, beyond");
     says(metadata.get("i32", &u64, &error), Status::LIMIT, "\"i32\" is -2000000000, beyond 0 and up");
     says(metadata.get("huge", &f32, &error), Status::LIMIT, "\"huge\" is 1e+300");
-    says(metadata.get("string", &u32, &error), Status::CORRUPT, "\"string\" has type string, an integer is wanted");
+    says(metadata.get("string", &u32, &error), Status::CORRUPT,
+         "\"string\" has type string, an integer is wanted");
     says(metadata.get("f32", &u32, &error), Status::CORRUPT, "\"f32\" has type f32, an integer is wanted");
     says(metadata.get("true", &i32, &error), Status::CORRUPT, "\"true\" has type bool, an integer is wanted");
     says(metadata.get("u8", &f32, &error), Status::CORRUPT, "\"u8\" has type u8, f32 is wanted");
     says(metadata.get("u8", &boolean, &error), Status::CORRUPT, "\"u8\" has type u8, bool is wanted");
     says(metadata.get("u8", &string, &error), Status::CORRUPT, "\"u8\" has type u8, string is wanted");
-    says(metadata.get("strings", &numbers, &error), Status::CORRUPT, "has type array of string, an array of numbers");
-    says(metadata.get("i32s", &strings, &error), Status::CORRUPT, "has type array of i32, an array of strings");
+    says(metadata.get("strings", &numbers, &error), Status::CORRUPT,
+         "has type array of string, an array of numbers");
+    says(metadata.get("i32s", &strings, &error), Status::CORRUPT,
+         "has type array of i32, an array of strings");
     says(metadata.get("i32s", &u32, &error), Status::CORRUPT, "has type array of i32, an integer is wanted");
     says(metadata.get("string", &strings, &error), Status::CORRUPT, "has type string, an array of strings");
     says(metadata.get_or("i8", 5u, &u32, &error), Status::LIMIT, "\"i8\" is -100");
@@ -314,13 +319,17 @@ TEST_CASE("gguf: parts that do not belong together are refused") {
         CHECK(opened.status == wanted);
         CHECK_MESSAGE(std::strstr(opened.error.message, words) != nullptr, opened.error.message);
     };
-    refused({split_part(1, 3, 3)}, Status::INVALID_ARGUMENT, "this is part 2 of 3 of a split model; open its first");
+    refused({split_part(1, 3, 3)}, Status::INVALID_ARGUMENT,
+            "this is part 2 of 3 of a split model; open its first");
     refused({split_part(0, 0, 1)}, Status::CORRUPT, "\"split.count\" is 0");
     refused({split_part(0, 60000, 1)}, Status::LIMIT, "\"split.count\" is 60000");
     refused({split_part(0, 3, 3), split_part(1, 3, 3)}, Status::NOT_FOUND, "part 3 of 3: no part");
-    refused({split_part(0, 2, 2), split_part(0, 2, 2)}, Status::CORRUPT, "part 2 of 2: it says to be part 1 of 2");
-    refused({split_part(0, 2, 2), split_part(1, 3, 2)}, Status::CORRUPT, "part 2 of 2: it says to be part 2 of 3");
-    refused({split_part(0, 2, 5), split_part(1, 2, 5)}, Status::CORRUPT, "is 5, but the parts hold 2 tensors");
+    refused({split_part(0, 2, 2), split_part(0, 2, 2)}, Status::CORRUPT,
+            "part 2 of 2: it says to be part 1 of 2");
+    refused({split_part(0, 2, 2), split_part(1, 3, 2)}, Status::CORRUPT,
+            "part 2 of 2: it says to be part 2 of 3");
+    refused({split_part(0, 2, 5), split_part(1, 2, 5)}, Status::CORRUPT,
+            "is 5, but the parts hold 2 tensors");
     refused({split_part(0, 2, -1), split_part(1, 2, 5)}, Status::LIMIT, "\"split.tensors.count\" is -1");
     GgufWriter twin = split_part(1, 2, 2);
     twin.tensors[0].name = "t0";
@@ -330,7 +339,8 @@ TEST_CASE("gguf: parts that do not belong together are refused") {
     refused({split_part(0, 2, 2), broken}, Status::BAD_MAGIC, "part 2 of 2: the file begins with");
     GgufWriter nameless = split_part(1, 2, 2);
     nameless.remove("split.no");
-    refused({split_part(0, 2, 2), nameless}, Status::CORRUPT, "part 2 of 2: metadata \"split.no\" is missing");
+    refused({split_part(0, 2, 2), nameless}, Status::CORRUPT,
+            "part 2 of 2: metadata \"split.no\" is missing");
 
     const OpenedGguf alone(split_part(0, 2, 2).bytes());
     CHECK(alone.status == Status::INVALID_ARGUMENT);

@@ -1,5 +1,6 @@
-// The thread pool and the cursor that passes are worked from: every tile runs once, no tile before the region it needs is
-// complete, wherever a pass is cut, however many threads there are, whatever the host's parallel_for does.
+// The thread pool and the cursor that passes are worked from: every tile runs once, no tile before the
+// region it needs is complete, wherever a pass is cut, however many threads there are, whatever the host's
+// parallel_for does.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,7 +36,8 @@ struct StepClock {
     ClockHook hook() { return {this, look}; }
 };
 
-// Regions of tiles that write plain memory: a tile adds up what the region before wrote, so a race or a wrong order shows.
+// Regions of tiles that write plain memory: a tile adds up what the region before wrote, so a race or a
+// wrong order shows.
 struct Work {
     explicit Work(std::vector<int32_t> counts) : tiles(std::move(counts)), cells(tiles.size()) { clear(); }
     void clear() {
@@ -81,13 +83,15 @@ struct Work {
     std::atomic<int32_t> wrong_thread{0};
 };
 
-std::unique_ptr<PassCursor> make_cursor(Memory* memory, Work& work, int32_t threads, ParallelForHook hook, ClockHook clock) {
+std::unique_ptr<PassCursor> make_cursor(Memory* memory, Work& work, int32_t threads, ParallelForHook hook,
+                                        ClockHook clock) {
     BackendParams params;
     params.threads = threads;
     params.parallel_for = hook;
     params.clock = clock;
     work.threads = threads;
-    auto cursor = std::make_unique<PassCursor>(memory, static_cast<int32_t>(work.tiles.size()), params, work.job());
+    auto cursor =
+        std::make_unique<PassCursor>(memory, static_cast<int32_t>(work.tiles.size()), params, work.job());
     Error error;
     REQUIRE(cursor->start_threads(memory, &error) == Status::OK);
     return cursor;
@@ -95,14 +99,16 @@ std::unique_ptr<PassCursor> make_cursor(Memory* memory, Work& work, int32_t thre
 
 std::vector<int32_t> random_tiles(std::mt19937& random) {
     std::vector<int32_t> tiles(1 + random() % 40);
-    for (int32_t& count : tiles) count = static_cast<int32_t>(random() % 3 == 0 ? random() % 20 : random() % 3);
+    for (int32_t& count : tiles)
+        count = static_cast<int32_t>(random() % 3 == 0 ? random() % 20 : random() % 3);
     return tiles;
 }
 
 uint64_t expected_result(const std::vector<int32_t>& tiles) {
     Work work(tiles);
     for (size_t region = 0; region < tiles.size(); ++region) {
-        for (int32_t tile = 0; tile < tiles[region]; ++tile) Work::run(&work, static_cast<int32_t>(region), tile, 0);
+        for (int32_t tile = 0; tile < tiles[region]; ++tile)
+            Work::run(&work, static_cast<int32_t>(region), tile, 0);
     }
     return work.result();
 }
@@ -157,7 +163,8 @@ TEST_CASE("every tile of a pass runs once, after the region it needs") {
                 for (int pass = 0; pass < 3; ++pass) {
                     work.clear();
                     cursor->begin(work.tiles);
-                    const AdvanceResult result = cursor->advance(INT64_MAX, 1 + static_cast<int32_t>(random() % 9));
+                    const AdvanceResult result =
+                        cursor->advance(INT64_MAX, 1 + static_cast<int32_t>(random() % 9));
                     CHECK(result.state == PassState::done);
                     CHECK(!cursor->is_under_way());
                     CHECK(work.runs == work.total());
@@ -185,7 +192,8 @@ TEST_CASE("a pass can be cut after every tile") {
                 int64_t calls = 0;
                 while (cursor->is_under_way()) {
                     const int64_t before = work.runs;
-                    const int64_t deadline = random() % 4 == 0 ? clock.now + static_cast<int64_t>(random() % 30) : 0;
+                    const int64_t deadline =
+                        random() % 4 == 0 ? clock.now + static_cast<int64_t>(random() % 30) : 0;
                     const AdvanceResult result = cursor->advance(deadline, threads);
                     CHECK((result.state == PassState::done) == !cursor->is_under_way());
                     CHECK(work.runs > before);

@@ -28,7 +28,8 @@ struct Golden {
 };
 
 Bytes read_golden() {
-    const auto path = std::filesystem::path(__FILE__).parent_path() / ".." / "golden" / "quant" / "blocks.bin";
+    const auto path =
+        std::filesystem::path(__FILE__).parent_path() / ".." / "golden" / "quant" / "blocks.bin";
     std::ifstream file(path, std::ios::binary);
     return Bytes(std::istreambuf_iterator<char>(file), {});
 }
@@ -224,7 +225,8 @@ TEST_CASE("quant: a block decodes like a row of one, and outputs a kind has no u
 
 TEST_CASE("quant: E8M0 names halves of powers of two") {
     for (int byte = 0; byte < 256; ++byte) {
-        CHECK(static_cast<double>(f32_from_e8m0_half(static_cast<uint8_t>(byte))) == std::ldexp(1.0, byte - 128));
+        CHECK(static_cast<double>(f32_from_e8m0_half(static_cast<uint8_t>(byte))) ==
+              std::ldexp(1.0, byte - 128));
     }
 }
 

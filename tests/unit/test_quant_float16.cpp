@@ -7,6 +7,7 @@
 #include <limits>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -19,14 +20,18 @@ namespace {
 uint32_t bits_of(float value) { return std::bit_cast<uint32_t>(value); }
 
 #if defined(__x86_64__)
-bool has_f16c() { return __builtin_cpu_supports("f16c") != 0; }
+bool has_f16c() {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
 
 __attribute__((target("f16c"))) uint32_t hardware_f32_bits(uint16_t half) {
-    return bits_of(_cvtsh_ss(half));
+    return bits_of(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half))));
 }
 
 __attribute__((target("f16c"))) uint16_t hardware_f16(float value) {
-    return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
+    const __m128i halves = _mm_cvtps_ph(_mm_set_ss(value), _MM_FROUND_TO_NEAREST_INT);
+    return static_cast<uint16_t>(_mm_cvtsi128_si32(halves));
 }
 #else
 bool has_f16c() { return false; }
@@ -47,8 +52,9 @@ TEST_CASE("float16: every half keeps its value through f32") {
             CHECK((mantissa != 0 ? std::isnan(value) : std::isinf(value)));
             CHECK(std::signbit(value) == (sign < 0));
         } else {
-            const double expected = exponent == 0 ? std::ldexp(mantissa, -24)
-                                                  : std::ldexp(1024 + mantissa, static_cast<int>(exponent) - 25);
+            const double expected = exponent == 0
+                                        ? std::ldexp(mantissa, -24)
+                                        : std::ldexp(1024 + mantissa, static_cast<int>(exponent) - 25);
             CHECK(static_cast<double>(value) == sign * expected);
             CHECK(std::signbit(value) == (sign < 0));
         }

@@ -21,7 +21,8 @@ struct Fixture {
     Owned<Request> make(int32_t prompt_tokens = 3, int32_t limit = 10) {
         RequestParams params(&memory.other);
         std::pmr::vector<int32_t> prompt(static_cast<size_t>(prompt_tokens), 1, &memory.other);
-        return make_owned<Request>(&memory.other, &memory.other, std::move(params), std::move(prompt), limit, size_t{8});
+        return make_owned<Request>(&memory.other, &memory.other, std::move(params), std::move(prompt), limit,
+                                   size_t{8});
     }
 };
 
@@ -42,7 +43,8 @@ TEST_CASE("a request id goes stale when its slot is used again") {
     table.add(c.get());
     CHECK(table.find(c->id) == c.get());
     CHECK(table.find(a->id) == nullptr);
-    for (const uint64_t nonsense : {uint64_t{0}, UINT64_MAX, uint64_t{3}, uint64_t{1} << 32, c->id + (uint64_t{1} << 32)})
+    for (const uint64_t nonsense :
+         {uint64_t{0}, UINT64_MAX, uint64_t{3}, uint64_t{1} << 32, c->id + (uint64_t{1} << 32)})
         CHECK(table.find(nonsense) == nullptr);
     c->released = true;
     CHECK(table.find(c->id) == nullptr);

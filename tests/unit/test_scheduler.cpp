@@ -15,13 +15,14 @@ namespace {
 // A scheduler whose passes always succeed: commit() does what the engine does, with token 1.
 struct Bench {
     Bench(int32_t max_sequences, int32_t max_batch_tokens, int32_t blocks)
-        : pool(&memory.kv, blocks), scheduler(&memory.other, {max_sequences, max_batch_tokens}, &pool), plan(&memory.other) {}
+        : pool(&memory.kv, blocks), scheduler(&memory.other, {max_sequences, max_batch_tokens}, &pool),
+          plan(&memory.other) {}
 
     Request* submit(int32_t prompt_tokens, int32_t limit) {
         RequestParams params(&memory.other);
         std::pmr::vector<int32_t> prompt(static_cast<size_t>(prompt_tokens), 1, &memory.other);
-        requests.push_back(
-            make_owned<Request>(&memory.other, &memory.other, std::move(params), std::move(prompt), limit, size_t{8}));
+        requests.push_back(make_owned<Request>(&memory.other, &memory.other, std::move(params),
+                                               std::move(prompt), limit, size_t{8}));
         scheduler.enqueue(requests.back().get());
         return requests.back().get();
     }

@@ -1,5 +1,5 @@
-// Opens bytes as a GGUF file over a counting Memory, for the reader's tests. The bytes are copied to a block of their exact size,
-// so that a sanitizer sees a read beyond them.
+// Opens bytes as a GGUF file over a counting Memory, for the reader's tests. The bytes are copied to a block of their
+// exact size, so that a sanitizer sees a read beyond them.
 #pragma once
 
 #include <cstdint>
