@@ -25,10 +25,6 @@ namespace {
 
 using AttendFunction = decltype(&scalar::attend);
 
-bool has_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-}
-
 // A sequence of `positions` in a cache whose blocks are shuffled or not; what the sequence doesn't fill is NaN.
 struct Case {
     AttentionShape shape;
@@ -191,7 +187,7 @@ std::vector<float> literal_row(Case& c, int32_t position) {
 
 std::vector<AttendFunction> tiers() {
     std::vector<AttendFunction> all{scalar::attend};
-    if (has_avx2()) all.push_back(avx2::attend);
+    if (cpu_has_avx2()) all.push_back(avx2::attend);
     return all;
 }
 
@@ -300,7 +296,7 @@ TEST_CASE("attention: special values") {
                 const std::vector<float> want = attend_rows(scalar::attend, c, first, 8);
                 for (int32_t row = 0; row < 8; row += 3)
                     CHECK(same(row_of(want, c, row), literal_row(c, first + row)));
-                if (has_avx2()) CHECK(same(attend_rows(avx2::attend, c, first, 8), want));
+                if (cpu_has_avx2()) CHECK(same(attend_rows(avx2::attend, c, first, 8), want));
             }
             if (variant < 2) {  // rows before the special one don't notice
                 Case untouched = clean;

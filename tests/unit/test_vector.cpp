@@ -32,7 +32,7 @@ struct Tier {
 std::vector<Tier> tiers() {
     std::vector<Tier> all{
         {scalar::add_norm, scalar::rope_write, scalar::gate, scalar::exp2_of, scalar::exp_of}};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+    if (cpu_has_avx2())
         all.push_back({avx2::add_norm, avx2::rope_write, avx2::gate, avx2::exp2_of, avx2::exp_of});
     return all;
 }

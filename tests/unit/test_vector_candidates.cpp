@@ -56,7 +56,7 @@ RowResult literal_candidates(const std::vector<float>& logits, float inverse_tem
 void check_candidates(const std::vector<float>& logits, float inverse_temperature) {
     const FloatMode mode;
     std::vector<decltype(&scalar::candidates)> tiers{scalar::candidates};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tiers.push_back(avx2::candidates);
+    if (cpu_has_avx2()) tiers.push_back(avx2::candidates);
     const RowResult want = literal_candidates(logits, inverse_temperature);
     for (const auto candidates : tiers) {
         RowResult got;
