@@ -34,11 +34,13 @@ void write_error(engine_error* out, Status status, const Error& error) {
 
 namespace treadle {
 
-const char* engine_version(void) { return ENGINE_VERSION; }
+extern "C" {
 
-uint32_t engine_abi_version(void) { return ENGINE_ABI_VERSION; }
+ENGINE_API const char* engine_version(void) { return ENGINE_VERSION; }
 
-const char* engine_status_name(engine_status status) {
+ENGINE_API uint32_t engine_abi_version(void) { return ENGINE_ABI_VERSION; }
+
+ENGINE_API const char* engine_status_name(engine_status status) {
     switch (static_cast<Status>(status)) {
 #define TREADLE_STATUS_CASE(number, name, text, aftermath) \
     case Status::name: return "ENGINE_" #name;
@@ -48,9 +50,11 @@ const char* engine_status_name(engine_status status) {
     return "ENGINE_UNKNOWN";
 }
 
-const char* engine_status_string(engine_status status) { return status_text(static_cast<Status>(status)); }
+ENGINE_API const char* engine_status_string(engine_status status) {
+    return status_text(static_cast<Status>(status));
+}
 
-engine_status engine_error_init(engine_error* error, size_t size) {
+ENGINE_API engine_status engine_error_init(engine_error* error, size_t size) {
     return api::init_struct(error, size, engine_error{});
 }
 
@@ -58,5 +62,7 @@ engine_status engine_error_init(engine_error* error, size_t size) {
 #define TREADLE_STATUS_CHECK(number, name, text, aftermath) static_assert(ENGINE_##name == number);
 TREADLE_STATUS_LIST(TREADLE_STATUS_CHECK)
 #undef TREADLE_STATUS_CHECK
+
+}  // extern "C"
 
 }  // namespace treadle

@@ -58,12 +58,14 @@ Status create(engine_model* model, const engine_params* in, engine** out, Error*
 
 }  // namespace
 
-engine_status engine_params_init(engine_params* params, size_t size) {
+extern "C" {
+
+ENGINE_API engine_status engine_params_init(engine_params* params, size_t size) {
     return api::init_struct(params, size, default_engine_params());
 }
 
-engine_status engine_create(engine_model* model, const engine_params* params, engine** out,
-                            engine_error* error_out) {
+ENGINE_API engine_status engine_create(engine_model* model, const engine_params* params, engine** out,
+                                       engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(model);
         TREADLE_REQUIRE(out);
@@ -71,18 +73,18 @@ engine_status engine_create(engine_model* model, const engine_params* params, en
     });
 }
 
-void engine_destroy(engine* e) {
+ENGINE_API void engine_destroy(engine* e) {
     if (e == nullptr) return;
     engine_model* model = e->model;
     api::end_handle(e);
     engine_model_free(model);
 }
 
-engine_status engine_info_init(engine_info* info, size_t size) {
+ENGINE_API engine_status engine_info_init(engine_info* info, size_t size) {
     return api::init_struct(info, size, engine_info{});
 }
 
-engine_status engine_get_info(engine* e, engine_info* info) {
+ENGINE_API engine_status engine_get_info(engine* e, engine_info* info) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         TREADLE_REQUIRE(info);
@@ -105,15 +107,15 @@ engine_status engine_get_info(engine* e, engine_info* info) {
     });
 }
 
-engine_status engine_step_params_init(engine_step_params* params, size_t size) {
+ENGINE_API engine_status engine_step_params_init(engine_step_params* params, size_t size) {
     return api::init_struct(params, size, engine_step_params{});
 }
 
-engine_status engine_step_report_init(engine_step_report* report, size_t size) {
+ENGINE_API engine_status engine_step_report_init(engine_step_report* report, size_t size) {
     return api::init_struct(report, size, engine_step_report{});
 }
 
-engine_status engine_step(engine* e, const engine_step_params* in, engine_step_report* out) {
+ENGINE_API engine_status engine_step(engine* e, const engine_step_params* in, engine_step_report* out) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         engine_step_params params = {};
@@ -139,11 +141,11 @@ engine_status engine_step(engine* e, const engine_step_params* in, engine_step_r
     });
 }
 
-engine_status engine_stats_init(engine_stats* stats, size_t size) {
+ENGINE_API engine_status engine_stats_init(engine_stats* stats, size_t size) {
     return api::init_struct(stats, size, engine_stats{});
 }
 
-engine_status engine_get_stats(engine* e, engine_stats* stats) {
+ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         TREADLE_REQUIRE(stats);
@@ -168,5 +170,7 @@ engine_status engine_get_stats(engine* e, engine_stats* stats) {
         return api::write_struct("engine_stats", stats, value, error);
     });
 }
+
+}  // extern "C"
 
 }  // namespace treadle

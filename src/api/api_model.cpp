@@ -154,12 +154,14 @@ void retain(engine_model* model) { model->references.fetch_add(1, std::memory_or
 
 namespace treadle {
 
-engine_status engine_model_params_init(engine_model_params* params, size_t size) {
+extern "C" {
+
+ENGINE_API engine_status engine_model_params_init(engine_model_params* params, size_t size) {
     return api::init_struct(params, size, engine_model_params{});
 }
 
-engine_status engine_model_load_file(const char* path, const engine_model_params* params,
-                                     engine_model** model, engine_error* error_out) {
+ENGINE_API engine_status engine_model_load_file(const char* path, const engine_model_params* params,
+                                                engine_model** model, engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(path);
         const auto open = [&](Memory* memory, Owned<FileReader>* reader) {
@@ -169,8 +171,9 @@ engine_status engine_model_load_file(const char* path, const engine_model_params
     });
 }
 
-engine_status engine_model_load_memory(const void* bytes, uint64_t size, const engine_model_params* params,
-                                       engine_model** model, engine_error* error_out) {
+ENGINE_API engine_status engine_model_load_memory(const void* bytes, uint64_t size,
+                                                  const engine_model_params* params, engine_model** model,
+                                                  engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(bytes);
         const auto open = [&](Memory* memory, Owned<FileReader>* reader) {
@@ -181,9 +184,9 @@ engine_status engine_model_load_memory(const void* bytes, uint64_t size, const e
     });
 }
 
-engine_status engine_model_load_callback(engine_read_fn read, void* user, uint64_t size,
-                                         const engine_model_params* params, engine_model** model,
-                                         engine_error* error_out) {
+ENGINE_API engine_status engine_model_load_callback(engine_read_fn read, void* user, uint64_t size,
+                                                    const engine_model_params* params, engine_model** model,
+                                                    engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(read);
         const auto open = [&](Memory* memory, Owned<FileReader>* reader) {
@@ -194,16 +197,16 @@ engine_status engine_model_load_callback(engine_read_fn read, void* user, uint64
     });
 }
 
-void engine_model_free(engine_model* model) {
+ENGINE_API void engine_model_free(engine_model* model) {
     if (model != nullptr && model->references.fetch_sub(1, std::memory_order_acq_rel) == 1)
         api::end_handle(model);
 }
 
-engine_status engine_model_info_init(engine_model_info* info, size_t size) {
+ENGINE_API engine_status engine_model_info_init(engine_model_info* info, size_t size) {
     return api::init_struct(info, size, engine_model_info{});
 }
 
-engine_status engine_model_get_info(const engine_model* model, engine_model_info* info) {
+ENGINE_API engine_status engine_model_get_info(const engine_model* model, engine_model_info* info) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(model);
         TREADLE_REQUIRE(info);
@@ -239,5 +242,7 @@ engine_status engine_model_get_info(const engine_model* model, engine_model_info
         return api::write_struct("engine_model_info", info, value, error);
     });
 }
+
+}  // extern "C"
 
 }  // namespace treadle

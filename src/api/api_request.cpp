@@ -144,12 +144,14 @@ private:
 
 }  // namespace
 
-engine_status engine_request_params_init(engine_request_params* params, size_t size) {
+extern "C" {
+
+ENGINE_API engine_status engine_request_params_init(engine_request_params* params, size_t size) {
     return api::init_struct(params, size, default_request_params());
 }
 
-engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
-                            engine_error* error_out) {
+ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
+                                       engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(e);
         TREADLE_REQUIRE(params);
@@ -158,25 +160,25 @@ engine_status engine_submit(engine* e, const engine_request_params* params, engi
     });
 }
 
-engine_status engine_cancel(engine* e, engine_request id) {
+ENGINE_API engine_status engine_cancel(engine* e, engine_request id) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         return e->core->cancel(id);
     });
 }
 
-engine_status engine_release(engine* e, engine_request id) {
+ENGINE_API engine_status engine_release(engine* e, engine_request id) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         return e->core->release(id);
     });
 }
 
-engine_status engine_request_info_init(engine_request_info* info, size_t size) {
+ENGINE_API engine_status engine_request_info_init(engine_request_info* info, size_t size) {
     return api::init_struct(info, size, engine_request_info{});
 }
 
-engine_status engine_request_get_info(engine* e, engine_request id, engine_request_info* info) {
+ENGINE_API engine_status engine_request_get_info(engine* e, engine_request id, engine_request_info* info) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         TREADLE_REQUIRE(info);
@@ -196,8 +198,8 @@ engine_status engine_request_get_info(engine* e, engine_request id, engine_reque
     });
 }
 
-engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence, int32_t* tokens,
-                                     size_t capacity, size_t* count) {
+ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence,
+                                                int32_t* tokens, size_t capacity, size_t* count) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         if (sequence != 0)
@@ -211,9 +213,9 @@ engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t seque
     });
 }
 
-engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_size, size_t capacity,
-                                 size_t* count, void* bytes, size_t bytes_capacity, size_t* bytes_used,
-                                 size_t* bytes_needed) {
+ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_size,
+                                            size_t capacity, size_t* count, void* bytes,
+                                            size_t bytes_capacity, size_t* bytes_used, size_t* bytes_needed) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         if (capacity > 0) TREADLE_REQUIRE(events);
@@ -228,5 +230,7 @@ engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_s
         return sink.count == 0 && sink.needed > 0 ? Status::BUFFER_TOO_SMALL : Status::OK;
     });
 }
+
+}  // extern "C"
 
 }  // namespace treadle

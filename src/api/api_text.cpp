@@ -24,13 +24,15 @@ Status deliver(const char* what, const T* from, size_t size, T* to, size_t capac
 
 }  // namespace
 
-engine_status engine_part_init(engine_part* part, size_t size) {
+extern "C" {
+
+ENGINE_API engine_status engine_part_init(engine_part* part, size_t size) {
     return api::init_struct(part, size, api::default_part());
 }
 
-engine_status engine_tokenize(const engine_model* model, const engine_part* parts, size_t part_size,
-                              size_t part_count, int32_t* tokens, size_t capacity, size_t* count,
-                              engine_error* error_out) {
+ENGINE_API engine_status engine_tokenize(const engine_model* model, const engine_part* parts,
+                                         size_t part_size, size_t part_count, int32_t* tokens,
+                                         size_t capacity, size_t* count, engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(model);
         std::pmr::vector<int32_t> ids(&model->memory.scratch);
@@ -39,9 +41,9 @@ engine_status engine_tokenize(const engine_model* model, const engine_part* part
     });
 }
 
-engine_status engine_detokenize(const engine_model* model, const int32_t* tokens, size_t token_count,
-                                int32_t specials, char* bytes, size_t capacity, size_t* count,
-                                engine_error* error_out) {
+ENGINE_API engine_status engine_detokenize(const engine_model* model, const int32_t* tokens,
+                                           size_t token_count, int32_t specials, char* bytes, size_t capacity,
+                                           size_t* count, engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(model);
         if (token_count > 0) TREADLE_REQUIRE(tokens);
@@ -54,11 +56,12 @@ engine_status engine_detokenize(const engine_model* model, const int32_t* tokens
     });
 }
 
-engine_status engine_apply_chat_template(const engine_model* model, const engine_part* messages,
-                                         size_t part_size, size_t message_count, int32_t continuation,
-                                         engine_part* parts, size_t part_capacity, size_t* part_count,
-                                         char* bytes, size_t byte_capacity, size_t* byte_count,
-                                         engine_error* error_out) {
+ENGINE_API engine_status engine_apply_chat_template(const engine_model* model, const engine_part* messages,
+                                                    size_t part_size, size_t message_count,
+                                                    int32_t continuation, engine_part* parts,
+                                                    size_t part_capacity, size_t* part_count, char* bytes,
+                                                    size_t byte_capacity, size_t* byte_count,
+                                                    engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
         TREADLE_REQUIRE(model);
         if (message_count > 0) TREADLE_REQUIRE(messages);
@@ -97,5 +100,7 @@ engine_status engine_apply_chat_template(const engine_model* model, const engine
         return Status::OK;
     });
 }
+
+}  // extern "C"
 
 }  // namespace treadle
