@@ -26,8 +26,9 @@ echo "building $package for this processor, once; this takes some minutes (log: 
 rm -rf "${cache:?}/$name"
 # The environment needs no pip of its own, so that Debian's python3-venv isn't needed either.
 python3 -m venv --without-pip "$cache/$name" >&2
-CMAKE_ARGS="-DGGML_NATIVE=ON" python3 -m pip --python "$python" install --disable-pip-version-check --no-binary llama-cpp-python \
-    "$package" </dev/null >"$log" 2>&1 &
+# No cache: a wheel that pip keeps may have been built otherwise.
+CMAKE_ARGS="-DGGML_NATIVE=ON" python3 -m pip --python "$python" install --disable-pip-version-check --no-cache-dir \
+    --no-binary llama-cpp-python "$package" </dev/null >"$log" 2>&1 &
 build=$!
 trap 'kill $build 2>/dev/null || true' INT TERM
 minutes=0

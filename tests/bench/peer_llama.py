@@ -141,7 +141,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("commands", nargs="*")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     llama.llama_log_set(silence, ctypes.c_void_p(0))
     llama.llama_backend_init()
     model = None

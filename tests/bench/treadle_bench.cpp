@@ -137,7 +137,8 @@ size_t poll(engine* e, Outcome& outcome, size_t& started, size_t& finished) {
     size_t count = 0, all = 0;
     do {
         const Checked check;
-        check(engine_poll_tokens(e, events, sizeof events[0], 64, &count, bytes, sizeof bytes, nullptr, nullptr));
+        check(engine_poll_tokens(e, events, sizeof events[0], 64, &count, bytes, sizeof bytes, nullptr,
+                                 nullptr));
         for (size_t i = 0; i < count; i++) {
             std::vector<int32_t>& tokens = outcome.tokens[events[i].user_data];
             if (events[i].kind == ENGINE_EVENT_TOKEN) {
@@ -172,7 +173,8 @@ Outcome decode(engine_model* model, int32_t sequences, int32_t prompt, int32_t n
         check(engine_step_report_init(&report, sizeof report));
         check(engine_step(e, nullptr, &report));
         const bool was_full = started == requests, was_ended = finished > 0;
-        if (poll(e, outcome, started, finished) == 0 && report.next_step_us < 0) give_up("the engine waits for nothing");
+        if (poll(e, outcome, started, finished) == 0 && report.next_step_us < 0)
+            give_up("the engine waits for nothing");
         outcome.whole_s = now_s() - begin;
         if (was_full && !was_ended) {
             outcome.full_s = outcome.whole_s - full_begin;
@@ -203,11 +205,14 @@ void run_decode(engine_model* model, std::istringstream& words) {
         give_up("usage: decode SEQUENCES PROMPT NEW, numbers from 1");
     const Outcome outcome = decode(model, sequences, prompt, new_tokens);
     uint64_t whole_hash = hash({}, 0);
-    for (const std::vector<int32_t>& tokens : outcome.tokens) whole_hash = hash(tokens, tokens.size(), whole_hash);
-    std::printf("{\"whole_s\": %.9f, \"full_s\": %.9f, \"full_tokens\": %lld, \"hash\": \"%016llx\", \"opening\": \"%016llx\"}\n",
-                outcome.whole_s, outcome.full_s, static_cast<long long>(outcome.full_tokens),
-                static_cast<unsigned long long>(whole_hash),
-                static_cast<unsigned long long>(hash(outcome.tokens[0], opening_tokens)));
+    for (const std::vector<int32_t>& tokens : outcome.tokens)
+        whole_hash = hash(tokens, tokens.size(), whole_hash);
+    std::printf(
+        "{\"whole_s\": %.9f, \"full_s\": %.9f, \"full_tokens\": %lld, \"hash\": \"%016llx\", \"opening\": "
+        "\"%016llx\"}\n",
+        outcome.whole_s, outcome.full_s, static_cast<long long>(outcome.full_tokens),
+        static_cast<unsigned long long>(whole_hash),
+        static_cast<unsigned long long>(hash(outcome.tokens[0], opening_tokens)));
 }
 
 void run_start(const Options& options) {
@@ -231,8 +236,8 @@ void run_about(engine_model* model) {
     check(engine_info_init(&engine_facts, sizeof engine_facts));
     check(engine_get_info(e, &engine_facts));
     engine_destroy(e);
-    std::printf("{\"library\": \"Treadle %s\", \"code\": \"%s\", \"numerics_id\": \"%s\", \"threads\": %d}\n", engine_version(),
-                info.cpu_code, info.numerics_id, engine_facts.threads);
+    std::printf("{\"library\": \"Treadle %s\", \"code\": \"%s\", \"numerics_id\": \"%s\", \"threads\": %d}\n",
+                engine_version(), info.cpu_code, info.numerics_id, engine_facts.threads);
 }
 
 // Loads at the first command that needs the model, so that `start` can be the first thing a process does.
