@@ -20,7 +20,7 @@ chat: ## talk to SmolLM2-135M-Instruct; installs, builds and fetches what is mis
 	@$(tools)/setup.sh chat
 	@$(MAKE) --no-print-directory --silent $(configured)
 	@$(call compile,chat)
-	@model=$$(examples/fetch_model.sh) && $(build)/chat "$$model"
+	@model=$$(examples/fetch_model.sh) && { ! [ -t 0 ] || set -m; $(build)/chat "$$model"; }  # Ctrl-C is the chat's
 
 test: ## run all tests; installs, builds and fetches what is missing
 	@$(tools)/setup.sh test

@@ -19,7 +19,7 @@
 static const char usage[] =
     "usage: chat [options] MODEL.gguf\n"
     "  -t NUMBER  temperature; 0 is always the likeliest token (default 0.2)\n"
-    "  -s NUMBER  seed: the same seed and the same words give the same answers (default 0)\n"
+    "  -s NUMBER  seed: the same seed and the same words give the same answers (default 1)\n"
     "  -n NUMBER  longest answer in tokens (default 1024)\n"
     "  -c NUMBER  longest conversation in tokens (default: the model's context)\n";
 static const char help[] =
@@ -221,6 +221,7 @@ int main(int argc, char** argv) {
     c.request.temperature = 0.2f; /* with top_p 0.9, what the makers of SmolLM2 recommend */
     c.request.top_p = 0.9f;
     c.request.max_tokens = 1024;
+    c.request.seed = 1;
     int32_t context_length = 0;
     for (int option; (option = getopt(argc, argv, "t:s:n:c:")) != -1;) {
         char* end = optarg;

@@ -87,8 +87,6 @@ Status load(FileReader& reader, const SiblingHook& siblings, LoadParams& params,
 template <class Open>
 Status load_with(const engine_model_params* in, engine_model** out, const char* path, Open open,
                  Error* error) {
-    if (out == nullptr) return fail(error, Status::INVALID_ARGUMENT, "model is null");
-    *out = nullptr;
     LoadParams params;
     TREADLE_TRY(read_params(in, &params, error));
     const FloatMode float_mode;
@@ -163,6 +161,8 @@ ENGINE_API engine_status engine_model_params_init(engine_model_params* params, s
 ENGINE_API engine_status engine_model_load_file(const char* path, const engine_model_params* params,
                                                 engine_model** model, engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
+        TREADLE_REQUIRE(model);
+        *model = nullptr;
         TREADLE_REQUIRE(path);
         const auto open = [&](Memory* memory, Owned<FileReader>* reader) {
             return open_file(path, memory, reader, error);
@@ -175,7 +175,9 @@ ENGINE_API engine_status engine_model_load_memory(const void* bytes, uint64_t si
                                                   const engine_model_params* params, engine_model** model,
                                                   engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
-        TREADLE_REQUIRE(bytes);
+        TREADLE_REQUIRE(model);
+        *model = nullptr;
+        if (size > 0) TREADLE_REQUIRE(bytes);
         const auto open = [&](Memory* memory, Owned<FileReader>* reader) {
             *reader = open_memory(bytes, size, memory);
             return Status::OK;
@@ -188,6 +190,8 @@ ENGINE_API engine_status engine_model_load_callback(engine_read_fn read, void* u
                                                     const engine_model_params* params, engine_model** model,
                                                     engine_error* error_out) {
     return api::guarded(error_out, [&](Error* error) {
+        TREADLE_REQUIRE(model);
+        *model = nullptr;
         TREADLE_REQUIRE(read);
         const auto open = [&](Memory* memory, Owned<FileReader>* reader) {
             *reader = make_owned<api::CallbackFile>(memory, read, user, size);

@@ -1,12 +1,14 @@
-// One correctly rounded fused multiply-add in plain arithmetic, for code that must run where the CPU has no FMA. Called by the
-// scalar lanes of src/cpu and wherever scalar code takes a step of the numerics contract.
+// One correctly rounded fused multiply-add in plain arithmetic, for code that must run where the CPU
+// has no FMA. Called by the scalar lanes of src/cpu and wherever scalar code takes a step of the
+// numerics contract.
 //
-// Invariant: equal by bits to a hardware FMA in round-to-nearest, for subnormals, infinities and signed zeros too; of a NaN only
-// the fact is promised, not its sign or payload.
+// Invariant: equal by bits to a hardware FMA in round-to-nearest, for subnormals, infinities and signed
+// zeros too; of a NaN only the fact is promised, not its sign or payload.
 //
-// Why it is exact: the product of two floats has at most 48 bits and lies in double's range, so it is exact there. The sum is
-// rounded to odd (towards zero, then the last bit set if anything was lost); a value that is rounded to odd with at least two bits
-// more than the result can be rounded again without harm, also where the result is subnormal.
+// Why it is exact: the product of two floats has at most 48 bits and lies in double's range, so it is
+// exact there. The sum is rounded to odd (towards zero, then the last bit set if anything was lost); a
+// value that is rounded to odd with at least two bits more than the result can be rounded again without
+// harm, also where the result is subnormal.
 #pragma once
 
 #include <bit>

@@ -59,10 +59,10 @@ struct MemorySet {
 template <class T>
 struct MemoryDeleter {
     std::pmr::memory_resource* memory = nullptr;
-    size_t size = sizeof(T);
-    size_t alignment = alignof(T);
+    size_t size = 0;
+    size_t alignment = 0;
     MemoryDeleter() = default;
-    explicit MemoryDeleter(std::pmr::memory_resource* from) : memory(from) {}
+    explicit MemoryDeleter(std::pmr::memory_resource* from) : memory(from), size(sizeof(T)), alignment(alignof(T)) {}
     template <class Derived>
     MemoryDeleter(
         const MemoryDeleter<Derived>& other)  // a base-class pointer remembers the size of what was made

@@ -28,12 +28,14 @@ TREADLE_ATTENTION_KERNELS;
 constexpr int32_t span_positions = 256;
 constexpr int32_t group_spans = 16;
 constexpr int32_t attention_tile_max = 6;  // rows × heads that share what is loaded of keys and values
+constexpr int32_t attention_blocks_at_once =
+    4;  // whose keys or values stay in the first-level cache for all tiles
 
 // How attend divides its scratch; all counts are floats and multiples of 16. A part is what one span or one group contributes to
 // one row and head: its output, then its sum 16 times (so that the sum is merged like 16 more dimensions).
 //
 //     queries      (row_heads, head_dim)                in tiles, each (head_dim, rows and heads of the tile)
-//     scores       (tile, 256)                          then probabilities
+//     scores       (row_heads, 256)                     of the span under way, then probabilities
 //     span_max     (row_heads, 16)
 //     span_parts   (row_heads, 16, part_floats)         of the group under way
 //     group_max    (row_heads, groups up to 16 more)
@@ -45,7 +47,7 @@ struct AttentionScratch {
           groups((static_cast<size_t>(positions) + span_positions * group_spans - 1) /
                  (span_positions * group_spans)),
           groups_padded((groups + 15) / 16 * 16), scores_at(row_heads * static_cast<size_t>(shape.head_dim)),
-          span_max_at(scores_at + attention_tile_max * span_positions),
+          span_max_at(scores_at + row_heads * span_positions),
           span_parts_at(span_max_at + row_heads * group_spans),
           group_max_at(span_parts_at + row_heads * group_spans * part_floats),
           group_parts_at(group_max_at + row_heads * groups_padded),

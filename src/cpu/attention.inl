@@ -1,8 +1,9 @@
 // Attention over the paged cache, once for all tiers. Included by attention_*.cpp inside the tier's namespace, after
 // vector_math.inl.
 //
-// One call goes over the spans of 256 positions once. In each it takes the rows and heads that share a KV head in tiles of up to
-// six, so that what is loaded of keys and values serves a tile, and a span's keys and values come from far away once:
+// One call goes over the cache once, in spans of 256 positions. It takes the rows and heads that share a KV head in tiles of up
+// to six, so that what is loaded of keys and values into registers serves a tile, and what came into the first-level cache serves
+// all tiles:
 //
 //     span:   scores ── one maximum ── p = exp2(s − maximum) ── sum of p, Σ p · v   = a part (maximum, output, sum)
 //     group:  16 spans' parts merged ── a part
@@ -30,7 +31,20 @@ struct Attention {  // what one call works on
     float* group_parts;
 
     int32_t row_heads() const { return rows * heads; }
+    int32_t blocks() const { return (first_position + rows + 15) / 16; }
     int32_t position(int32_t row_head) const { return first_position + row_head / heads; }
+    int32_t visible(int32_t row_head, int32_t span) const {  // positions of the span that it sees
+        const int32_t count = position(row_head) + 1 - span * span_positions;
+        return count < span_positions ? count : span_positions;
+    }
+    float* scores_of(int32_t row_head) const {
+        return scores + static_cast<size_t>(row_head) * span_positions;
+    }
+    float* part_of(int32_t row_head, int32_t span) const {
+        return span_parts + static_cast<size_t>(row_head) * part_stride() +
+               static_cast<size_t>(span % group_spans) * layout.part_floats;
+    }
+    size_t part_stride() const { return layout.part_floats * group_spans; }  // from a row-head to the next
     const uint16_t* key_block(int32_t block) const {
         return keys + static_cast<size_t>(block_table[block]) * block_stride;
     }
@@ -80,6 +94,16 @@ TREADLE_LANES_WORD void score_blocks(const Attention& a, const float* queries, i
         for (int i = 0; i < tile; i++) store(scores + i * span_positions + c * 16, sums[i][c]);
 }
 
+// The same for blocks begin .. end - 1 of a span.
+template <int tile, int columns>
+static void score_tile(const Attention& a, const float* queries, int32_t first_block, int32_t begin,
+                       int32_t end, float* scores) {
+    int32_t block = begin;
+    for (; block + columns <= end; block += columns)
+        score_blocks<tile, columns>(a, queries, first_block + block, scores + block * 16);
+    for (; block < end; block++) score_blocks<tile, 1>(a, queries, first_block + block, scores + block * 16);
+}
+
 // Turns the scores of one row-head into probabilities over the first `visible` positions of a span (the rest becomes +0, by
 // select) and returns their maximum and, in all lanes, their sum: lanes by position mod 16, ascending adds, tree.
 TREADLE_LANES_WORD float to_probabilities(float* scores, int32_t visible, F32x16* sum_of_all) {
@@ -106,28 +130,70 @@ TREADLE_LANES_WORD float to_probabilities(float* scores, int32_t visible, F32x16
     return maximum;
 }
 
-// Outputs of `columns` times 16 dimensions for a tile over the first `positions` of a span: fma chains, ascending from +0.
+// Goes on with the outputs of `columns` times 16 dimensions of a tile over positions begin .. end - 1 of a span: fma chains,
+// ascending.
 template <int tile, int columns>
-TREADLE_LANES_WORD void add_values(const Attention& a, int32_t first_block, int32_t positions,
-                                   int32_t dimension, float* out, size_t out_stride) {
+TREADLE_LANES_WORD void add_values(const Attention& a, int32_t first_block, int32_t begin, int32_t end,
+                                   int32_t dimension, const float* p, float* out, size_t out_stride) {
     F32x16 sums[tile][columns];
     for (int i = 0; i < tile; i++)
-        for (int c = 0; c < columns; c++) sums[i][c] = zero_f32();
-    for (int32_t begin = 0; begin < positions; begin += 16) {
+        for (int c = 0; c < columns; c++)
+            sums[i][c] = load(out + static_cast<size_t>(i) * out_stride + c * 16);
+    while (begin < end) {
         const uint16_t* values = a.value_block(first_block + begin / 16) + dimension;
-        const int32_t count = positions - begin < 16 ? positions - begin : 16;
-        const float* p = a.scores + begin;
-        for (int32_t j = 0; j < count; j++, values += a.head_dim) {
+        const int32_t block_end = end - begin < 16 ? end : begin + 16;
+        for (; begin < block_end; begin++, values += a.head_dim) {
             for (int c = 0; c < columns; c++) {
                 const F32x16 value = load_f16(values + c * 16);
                 for (int i = 0; i < tile; i++)
-                    sums[i][c] = fma(set1(p[i * span_positions + j]), value, sums[i][c]);
+                    sums[i][c] = fma(set1(p[i * span_positions + begin]), value, sums[i][c]);
             }
         }
     }
     for (int i = 0; i < tile; i++)
         for (int c = 0; c < columns; c++)
             store(out + static_cast<size_t>(i) * out_stride + c * 16, sums[i][c]);
+}
+
+// The same for all dimensions; begin is a multiple of 16.
+template <int tile, int columns>
+static void value_tile(const Attention& a, int32_t first_block, int32_t begin, int32_t end, const float* p,
+                       float* out, size_t out_stride) {
+    int32_t d = 0;
+    for (; d + 16 * columns <= a.head_dim; d += 16 * columns)
+        add_values<tile, columns>(a, first_block, begin, end, d, p, out + d, out_stride);
+    for (; d < a.head_dim; d += 16)
+        add_values<tile, 1>(a, first_block, begin, end, d, p, out + d, out_stride);
+}
+
+// How many blocks, or times 16 dimensions, a tile of that size takes at once, as the registers allow.
+template <int tile>
+constexpr int columns_of = tile == 1   ? 4
+                           : tile <= 3 ? 2
+                                       : 1;
+
+static void score_any_tile(int32_t tile, const Attention& a, const float* queries, int32_t first_block,
+                           int32_t begin, int32_t end, float* scores) {
+    switch (tile) {
+        case 1: return score_tile<1, columns_of<1>>(a, queries, first_block, begin, end, scores);
+        case 2: return score_tile<2, columns_of<2>>(a, queries, first_block, begin, end, scores);
+        case 3: return score_tile<3, columns_of<3>>(a, queries, first_block, begin, end, scores);
+        case 4: return score_tile<4, columns_of<4>>(a, queries, first_block, begin, end, scores);
+        case 5: return score_tile<5, columns_of<5>>(a, queries, first_block, begin, end, scores);
+        default: return score_tile<6, columns_of<6>>(a, queries, first_block, begin, end, scores);
+    }
+}
+
+static void value_any_tile(int32_t tile, const Attention& a, int32_t first_block, int32_t begin, int32_t end,
+                           const float* p, float* out, size_t out_stride) {
+    switch (tile) {
+        case 1: return value_tile<1, columns_of<1>>(a, first_block, begin, end, p, out, out_stride);
+        case 2: return value_tile<2, columns_of<2>>(a, first_block, begin, end, p, out, out_stride);
+        case 3: return value_tile<3, columns_of<3>>(a, first_block, begin, end, p, out, out_stride);
+        case 4: return value_tile<4, columns_of<4>>(a, first_block, begin, end, p, out, out_stride);
+        case 5: return value_tile<5, columns_of<5>>(a, first_block, begin, end, p, out, out_stride);
+        default: return value_tile<6, columns_of<6>>(a, first_block, begin, end, p, out, out_stride);
+    }
 }
 
 // Goes on with one row-head's chains over positions begin .. end - 1 of a span, which earlier row-heads of its tile don't see.
@@ -140,61 +206,70 @@ static void add_last_values(const Attention& a, int32_t first_block, int32_t beg
     }
 }
 
-// One span for row-heads first .. first + tile - 1, of which each sees at least its first position. `columns` blocks or times 16
-// dimensions at once, as the registers allow.
-template <int tile, int columns>
-static void attend_tile(const Attention& a, const float* queries, int32_t first, int32_t span) {
-    const int32_t span_begin = span * span_positions;
-    const int32_t first_block = span_begin / 16;
-    int32_t visible[tile];
-    for (int i = 0; i < tile; i++) {
-        const int32_t count = a.position(first + i) + 1 - span_begin;
-        visible[i] = count < span_positions ? count : span_positions;
+// Asks for keys or values that the next turn reads: blocks lie anywhere, so no hardware foresees where the next one begins.
+static void prefetch_blocks(const Attention& a, const uint16_t* of_kv_head, int32_t begin) {
+    for (int32_t block = begin; block < begin + attention_blocks_at_once && block < a.blocks(); block++) {
+        const uint16_t* from = of_kv_head + static_cast<size_t>(a.block_table[block]) * a.block_stride;
+        for (int32_t i = 0; i < a.head_dim * 16; i += 32) __builtin_prefetch(from + i);
     }
-
-    const int32_t blocks = (visible[tile - 1] + 15) / 16;
-    int32_t block = 0;
-    for (; block + columns <= blocks; block += columns)
-        score_blocks<tile, columns>(a, queries, first_block + block, a.scores + block * 16);
-    for (; block < blocks; block++)
-        score_blocks<tile, 1>(a, queries, first_block + block, a.scores + block * 16);
-
-    const size_t part_stride = a.layout.part_floats * group_spans;  // from a row-head to the next
-    float* const parts = a.span_parts + static_cast<size_t>(first) * part_stride +
-                         static_cast<size_t>(span % group_spans) * a.layout.part_floats;
-    for (int i = 0; i < tile; i++) {
-        F32x16 sum_of_all;
-        a.span_max[(first + i) * group_spans + span % group_spans] =
-            to_probabilities(a.scores + i * span_positions, visible[i], &sum_of_all);
-        store(parts + static_cast<size_t>(i) * part_stride + a.head_dim, sum_of_all);
-    }
-
-    int32_t d = 0;
-    for (; d + 16 * columns <= a.head_dim; d += 16 * columns)
-        add_values<tile, columns>(a, first_block, visible[0], d, parts + d, part_stride);
-    for (; d < a.head_dim; d += 16)
-        add_values<tile, 1>(a, first_block, visible[0], d, parts + d, part_stride);
-    for (int i = 1; i < tile; i++)
-        add_last_values(a, first_block, visible[0], visible[i], a.scores + i * span_positions,
-                        parts + static_cast<size_t>(i) * part_stride);
 }
 
-// One span for all row-heads from `first` on, whose queries are packed.
-static void attend_span(const Attention& a, int32_t first, int32_t span) {
-    const float* queries = a.queries;
-    while (first < a.row_heads()) {
-        const int32_t tile = tile_size(a.row_heads() - first);
-        switch (tile) {
-            case 1: attend_tile<1, 4>(a, queries, first, span); break;
-            case 2: attend_tile<2, 2>(a, queries, first, span); break;
-            case 3: attend_tile<3, 2>(a, queries, first, span); break;
-            case 4: attend_tile<4, 1>(a, queries, first, span); break;
-            case 5: attend_tile<5, 1>(a, queries, first, span); break;
-            default: attend_tile<6, 1>(a, queries, first, span); break;
+// Scores of all row-heads from `first` on, whose queries are packed, against a span of which the last sees `visible` positions.
+// A few blocks at a time go through all tiles, while they are in the first-level cache.
+static void score_span(const Attention& a, int32_t first, int32_t first_block, int32_t visible) {
+    const int32_t blocks = (visible + 15) / 16;
+    for (int32_t begin = 0; begin < blocks; begin += attention_blocks_at_once) {
+        const int32_t end =
+            blocks - begin < attention_blocks_at_once ? blocks : begin + attention_blocks_at_once;
+        prefetch_blocks(a, a.keys, first_block + end);
+        const float* queries = a.queries;
+        for (int32_t row_head = first; row_head < a.row_heads();) {
+            const int32_t tile = tile_size(a.row_heads() - row_head);
+            score_any_tile(tile, a, queries, first_block, begin, end, a.scores_of(row_head));
+            row_head += tile;
+            queries += tile * a.head_dim;
         }
-        first += tile;
-        queries += tile * a.head_dim;
     }
+}
+
+// Outputs of all row-heads from `first` on, which are +0 so far. What only later rows of a tile see is added to each on its own:
+// an unseen value is left out, not multiplied by zero.
+static void value_span(const Attention& a, int32_t first, int32_t span) {
+    const int32_t first_block = span * (span_positions / 16);
+    constexpr int32_t step = attention_blocks_at_once * 16;
+    const int32_t visible_to_last = a.visible(a.row_heads() - 1, span);
+    for (int32_t begin = 0; begin < visible_to_last; begin += step) {
+        prefetch_blocks(a, a.values, first_block + begin / 16 + attention_blocks_at_once);
+        for (int32_t row_head = first; row_head < a.row_heads();) {
+            const int32_t tile = tile_size(a.row_heads() - row_head);
+            const int32_t common = a.visible(row_head, span);
+            const int32_t end = common - begin < step ? common : begin + step;
+            value_any_tile(tile, a, first_block, begin, end, a.scores_of(row_head), a.part_of(row_head, span),
+                           a.part_stride());
+            row_head += tile;
+        }
+    }
+    for (int32_t row_head = first; row_head < a.row_heads();) {
+        const int32_t tile = tile_size(a.row_heads() - row_head);
+        for (int32_t i = 1; i < tile; i++)
+            add_last_values(a, first_block, a.visible(row_head, span), a.visible(row_head + i, span),
+                            a.scores_of(row_head + i), a.part_of(row_head + i, span));
+        row_head += tile;
+    }
+}
+
+// One span for all row-heads from `first` on, each of which sees at least its first position.
+static void attend_span(const Attention& a, int32_t first, int32_t span) {
+    score_span(a, first, span * (span_positions / 16), a.visible(a.row_heads() - 1, span));
+    for (int32_t row_head = first; row_head < a.row_heads(); row_head++) {
+        F32x16 sum_of_all;
+        const float maximum = to_probabilities(a.scores_of(row_head), a.visible(row_head, span), &sum_of_all);
+        a.span_max[row_head * group_spans + span % group_spans] = maximum;
+        float* const part = a.part_of(row_head, span);
+        for (int32_t d = 0; d < a.head_dim; d += 16) store(part + d, zero_f32());
+        store(part + a.head_dim, sum_of_all);
+    }
+    value_span(a, first, span);
 }
 
 // out = Σ exp2(m − maximum) · part over `count` parts, ascending fma from +0, against the maximum of all, which is returned.

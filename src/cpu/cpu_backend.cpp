@@ -39,6 +39,7 @@ private:
     PassBuffers buffers_;
     std::pmr::vector<Cut> cuts_;       // (regions)
     std::pmr::vector<int32_t> tiles_;  // (regions)
+    bool under_way_ = false;           // from begin until advance said done, or abandon
     bool has_results_ = false;
     Owned<PassCursor> cursor_;  // last: its workers end before what they work on
 };
@@ -127,9 +128,10 @@ Cut CpuBackend::cut_attend(const Region& region) const {
 }
 
 Status CpuBackend::begin(const PassInput& input, Dims dims) {
-    if (cursor_ == nullptr || cursor_->is_under_way()) return Status::INTERNAL;
+    if (cursor_ == nullptr || under_way_) return Status::INTERNAL;
     TREADLE_TRY(buffers_.take(input, dims, plan_));
-    has_results_ = true;
+    under_way_ = true;
+    has_results_ = false;
     buffers_.cut_attention(plan_, rates_, params_.threads);
     for (size_t i = 0; i < plan_.regions.size(); ++i) {
         const Region& region = plan_.regions[i];
@@ -146,17 +148,23 @@ Status CpuBackend::begin(const PassInput& input, Dims dims) {
 
 AdvanceResult CpuBackend::advance(int64_t deadline_ns, int32_t max_threads) {
     if (cursor_ == nullptr) return {Status::INTERNAL, PassState::done, 0};
-    return cursor_->advance(deadline_ns, max_threads);
+    if (!under_way_) return {};
+    const AdvanceResult result = cursor_->advance(deadline_ns, max_threads);
+    if (result.state == PassState::done) {
+        under_way_ = false;
+        has_results_ = true;
+    }
+    return result;
 }
 
 void CpuBackend::abandon() {
-    if (cursor_ == nullptr || !cursor_->is_under_way()) return;
+    if (!under_way_) return;
     cursor_->abandon();
-    has_results_ = false;
+    under_way_ = false;
 }
 
 PassResults CpuBackend::results() const {
-    if (!has_results_ || cursor_->is_under_way()) return {};
+    if (!has_results_) return {};
     return {{buffers_.results.data(), static_cast<size_t>(buffers_.dims.logit_rows)}, buffers_.logits.data()};
 }
 

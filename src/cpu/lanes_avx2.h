@@ -1,5 +1,5 @@
-// The vocabulary of 16 lanes for AVX2 with FMA and F16C, two registers per value. lanes_scalar.h says what each word means.
-// Only files named *_avx2.cpp may include it.
+// The vocabulary of 16 lanes for AVX2 with FMA and F16C, two registers per value. lanes_scalar.h says
+// what each word means. Only files named *_avx2.cpp may include it.
 //
 // Invariant: equal by bits to the scalar word; always_inline in this tier's own namespace.
 #pragma once
@@ -32,7 +32,9 @@ TREADLE_LANES_WORD I32x16 lane_numbers() {
     return {_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15)};
 }
 
-TREADLE_LANES_WORD F32x16 load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+TREADLE_LANES_WORD F32x16 load(const float* from) {
+    return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+}
 
 TREADLE_LANES_WORD I32x16 load(const int32_t* from) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),
@@ -67,7 +69,8 @@ TREADLE_LANES_WORD void store_first(float* to, F32x16 a, int count) {
 }
 
 TREADLE_LANES_WORD void store_i8(int8_t* to, I32x16 a) {
-    // Packing works in 128-bit halves: words of lanes 0-3, 8-11, 4-7, 12-15, put in order before the bytes are packed.
+    // Packing works in 128-bit halves: words of lanes 0-3, 8-11, 4-7, 12-15, put in order before the
+    // bytes are packed.
     const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.low, a.high), 0xd8);
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
@@ -103,18 +106,27 @@ TREADLE_LANES_WORD void store_f16(uint16_t* to, F32x16 a) {
 TREADLE_LANES_WORD F32x16 load_bf16(const uint16_t* from) {
     const __m256i low = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
     const __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 8)));
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))};
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))};
 }
 
 // ---- Float arithmetic, each result rounded once.
 
-TREADLE_LANES_WORD F32x16 add(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
+TREADLE_LANES_WORD F32x16 add(F32x16 a, F32x16 b) {
+    return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
 
-TREADLE_LANES_WORD F32x16 sub(F32x16 a, F32x16 b) { return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)}; }
+TREADLE_LANES_WORD F32x16 sub(F32x16 a, F32x16 b) {
+    return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+}
 
-TREADLE_LANES_WORD F32x16 mul(F32x16 a, F32x16 b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+TREADLE_LANES_WORD F32x16 mul(F32x16 a, F32x16 b) {
+    return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
 
-TREADLE_LANES_WORD F32x16 div(F32x16 a, F32x16 b) { return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)}; }
+TREADLE_LANES_WORD F32x16 div(F32x16 a, F32x16 b) {
+    return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
 
 TREADLE_LANES_WORD F32x16 sqrt(F32x16 a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
 
@@ -122,9 +134,13 @@ TREADLE_LANES_WORD F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 
-TREADLE_LANES_WORD F32x16 min(F32x16 a, F32x16 b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
+TREADLE_LANES_WORD F32x16 min(F32x16 a, F32x16 b) {
+    return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+}
 
-TREADLE_LANES_WORD F32x16 max(F32x16 a, F32x16 b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+TREADLE_LANES_WORD F32x16 max(F32x16 a, F32x16 b) {
+    return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+}
 
 // ---- Integer arithmetic, wrapping.
 
@@ -157,9 +173,13 @@ TREADLE_LANES_WORD I32x16 shift_right_signed(I32x16 a) {
 
 // ---- Bits.
 
-TREADLE_LANES_WORD I32x16 bits_of(F32x16 a) { return {_mm256_castps_si256(a.low), _mm256_castps_si256(a.high)}; }
+TREADLE_LANES_WORD I32x16 bits_of(F32x16 a) {
+    return {_mm256_castps_si256(a.low), _mm256_castps_si256(a.high)};
+}
 
-TREADLE_LANES_WORD F32x16 f32_of_bits(I32x16 a) { return {_mm256_castsi256_ps(a.low), _mm256_castsi256_ps(a.high)}; }
+TREADLE_LANES_WORD F32x16 f32_of_bits(I32x16 a) {
+    return {_mm256_castsi256_ps(a.low), _mm256_castsi256_ps(a.high)};
+}
 
 TREADLE_LANES_WORD I32x16 bit_and(I32x16 a, I32x16 b) {
     return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)};

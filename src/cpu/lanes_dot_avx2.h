@@ -1,5 +1,6 @@
-// The vocabulary of exact integer dots for AVX2; lanes_dot_scalar.h says what each word means. vpmaddubsw gives
-// sums of two products in 16 bits, which are added in 16 bits as long as they cannot overflow:
+// The vocabulary of exact integer dots for AVX2; lanes_dot_scalar.h says what each word means.
+// vpmaddubsw gives sums of two products in 16 bits, which are added in 16 bits as long as they cannot
+// overflow:
 //
 //     bits of a code   |sum of two products|   quads until 32,767
 //     2                 762                    43
@@ -46,59 +47,47 @@ TREADLE_LANES_WORD __m256i broadcast_four(const int8_t* four) {
     return _mm256_set1_epi32(bits);
 }
 
+// Keeps the additions a chain: compilers turn the chains of all rows into trees, whose leaves no longer fit
+// the registers.
+TREADLE_LANES_WORD __m256i in_order(__m256i sum) {
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
 TREADLE_LANES_WORD Dot dot(Dot sum, I32x16 codes, const int8_t* four) {
     const __m256i activations = broadcast_four(four);
-    return {_mm256_add_epi16(sum.low, _mm256_maddubs_epi16(codes.low, activations)),
-            _mm256_add_epi16(sum.high, _mm256_maddubs_epi16(codes.high, activations))};
+    return {in_order(_mm256_add_epi16(sum.low, _mm256_maddubs_epi16(codes.low, activations))),
+            in_order(_mm256_add_epi16(sum.high, _mm256_maddubs_epi16(codes.high, activations)))};
 }
 
+constexpr int32_t byte_planes = 2;  // low nibbles, high nibbles
+
+template <int32_t plane>
+TREADLE_LANES_WORD I32x16 plane_of(I32x16 bytes) {
+    return bit_and(shift_right<4 * plane>(bytes), set1(0x0f0f0f0f));
+}
+
+template <int32_t plane>
 TREADLE_LANES_WORD I32x16 finish(Dot sum) {
-    const __m256i one = _mm256_set1_epi16(1);
-    return {_mm256_madd_epi16(sum.low, one), _mm256_madd_epi16(sum.high, one)};
+    const __m256i weight = _mm256_set1_epi16(plane == 0 ? 1 : 16);
+    return {_mm256_madd_epi16(sum.low, weight), _mm256_madd_epi16(sum.high, weight)};
 }
-
-struct Codes8 {
-    I32x16 low_nibbles, high_nibbles;
-};
-
-struct Dot8 {
-    Dot low_nibbles, high_nibbles;
-};
 
 struct Table16 {
-    __m256i low_nibbles, high_nibbles;  // of the entries, in both halves
+    __m256i entries[byte_planes];  // the table of each plane, in both halves
 };
-
-TREADLE_LANES_WORD Codes8 split(I32x16 bytes) {
-    const I32x16 nibble = set1(0x0f0f0f0f);
-    return {bit_and(bytes, nibble), bit_and(shift_right<4>(bytes), nibble)};
-}
 
 TREADLE_LANES_WORD Table16 load_table(const uint8_t* entries) {
     const __m256i bytes =
         _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
     const __m256i nibble = _mm256_set1_epi8(15);
-    return {_mm256_and_si256(bytes, nibble), _mm256_and_si256(_mm256_srli_epi32(bytes, 4), nibble)};
+    return {{_mm256_and_si256(bytes, nibble), _mm256_and_si256(_mm256_srli_epi32(bytes, 4), nibble)}};
 }
 
-TREADLE_LANES_WORD Codes8 look_up(const Table16& table, I32x16 indices) {
-    return {{_mm256_shuffle_epi8(table.low_nibbles, indices.low),
-             _mm256_shuffle_epi8(table.low_nibbles, indices.high)},
-            {_mm256_shuffle_epi8(table.high_nibbles, indices.low),
-             _mm256_shuffle_epi8(table.high_nibbles, indices.high)}};
-}
-
-TREADLE_LANES_WORD Dot8 dot8_zero() { return {dot_zero(), dot_zero()}; }
-
-TREADLE_LANES_WORD Dot8 dot(Dot8 sum, const Codes8& codes, const int8_t* four) {
-    return {dot(sum.low_nibbles, codes.low_nibbles, four), dot(sum.high_nibbles, codes.high_nibbles, four)};
-}
-
-TREADLE_LANES_WORD I32x16 finish(Dot8 sum) {
-    const __m256i sixteen = _mm256_set1_epi16(16);
-    const I32x16 high = {_mm256_madd_epi16(sum.high_nibbles.low, sixteen),
-                         _mm256_madd_epi16(sum.high_nibbles.high, sixteen)};
-    return add(finish(sum.low_nibbles), high);
+template <int32_t plane>
+TREADLE_LANES_WORD I32x16 look_up(const Table16& table, I32x16 indices) {
+    return {_mm256_shuffle_epi8(table.entries[plane], indices.low),
+            _mm256_shuffle_epi8(table.entries[plane], indices.high)};
 }
 
 TREADLE_LANES_WORD void prefetch(const uint8_t* address) {

@@ -1,8 +1,9 @@
-// The vocabulary of exact integer dots in plain C++, an addition to lanes_scalar.h that only the linear kernels
-// need: each lane multiplies four unsigned codes, the bytes of an I32x16, by the same four activations.
+// The vocabulary of exact integer dots in plain C++, an addition to lanes_scalar.h that only the linear
+// kernels need: each lane multiplies four unsigned codes, the bytes of an I32x16, by the same four
+// activations.
 //
-// Invariant: sums are exact within the stated bounds. The AVX2 words add in 16 bits, so a Dot takes at most
-// dot_quads_max(bits) quads before it is finished; activations lie in -127 .. 127.
+// Invariant: sums are exact as long as activations lie in -127 .. 127 and a Dot takes no more quads than the
+// AVX2 words, which add in 16 bits, can hold: 8 of codes up to 4 bits, 4 of 5 bits, 2 of 6 bits.
 #pragma once
 
 #include <cstring>
@@ -34,7 +35,7 @@ struct Dot {
 
 TREADLE_LANES_WORD Dot dot_zero() { return {set1(0)}; }
 
-TREADLE_LANES_WORD Dot dot(Dot sum, I32x16 codes, const int8_t* four) {  // codes of at most 6 bits
+TREADLE_LANES_WORD Dot dot(Dot sum, I32x16 codes, const int8_t* four) {
     TREADLE_EACH_LANE {
         const auto bytes = static_cast<uint32_t>(codes.at[lane]);
         sum.total.at[lane] += static_cast<int32_t>(bytes & 255) * four[0];
@@ -45,22 +46,23 @@ TREADLE_LANES_WORD Dot dot(Dot sum, I32x16 codes, const int8_t* four) {  // code
     return sum;
 }
 
-TREADLE_LANES_WORD I32x16 finish(Dot sum) { return sum.total; }
+// Codes of 8 bits meet the activations as one plane or more, each with its own Dot of at most 8 quads; the
+// finished planes add up to the dot of the bytes.
+constexpr int32_t byte_planes = 1;
 
-// Codes of 8 bits, split into what the tier multiplies by; at most 8 quads before finish.
-struct Codes8 {
-    I32x16 bytes;
-};
+template <int32_t plane>
+TREADLE_LANES_WORD I32x16 plane_of(I32x16 bytes) {
+    return bytes;
+}
 
-struct Dot8 {
-    Dot total;
-};
+template <int32_t plane>
+TREADLE_LANES_WORD I32x16 finish(Dot sum) {
+    return sum.total;
+}
 
 struct Table16 {
     uint8_t entries[16];
 };
-
-TREADLE_LANES_WORD Codes8 split(I32x16 bytes) { return {bytes}; }
 
 TREADLE_LANES_WORD Table16 load_table(const uint8_t* entries) {
     Table16 r;
@@ -68,25 +70,17 @@ TREADLE_LANES_WORD Table16 load_table(const uint8_t* entries) {
     return r;
 }
 
-TREADLE_LANES_WORD Codes8 look_up(const Table16& table, I32x16 indices) {  // each byte is 0 .. 15
-    Codes8 r;
+template <int32_t plane>
+TREADLE_LANES_WORD I32x16 look_up(const Table16& table, I32x16 indices) {  // plane_of the entries
+    I32x16 r;
     TREADLE_EACH_LANE {
-        const auto bytes = static_cast<uint32_t>(indices.at[lane]);
-        uint32_t found = 0;
-        for (int shift = 0; shift < 32; shift += 8)
-            found |= static_cast<uint32_t>(table.entries[bytes >> shift & 15]) << shift;
-        r.bytes.at[lane] = static_cast<int32_t>(found);
+        const auto bytes = static_cast<uint32_t>(indices.at[lane]);  // each 0 .. 15
+        const uint32_t low = table.entries[bytes & 15] | uint32_t{table.entries[bytes >> 8 & 15]} << 8;
+        const uint32_t high = table.entries[bytes >> 16 & 15] | uint32_t{table.entries[bytes >> 24]} << 8;
+        r.at[lane] = static_cast<int32_t>(low | high << 16);
     }
     return r;
 }
-
-TREADLE_LANES_WORD Dot8 dot8_zero() { return {dot_zero()}; }
-
-TREADLE_LANES_WORD Dot8 dot(Dot8 sum, const Codes8& codes, const int8_t* four) {
-    return {dot(sum.total, codes.bytes, four)};
-}
-
-TREADLE_LANES_WORD I32x16 finish(Dot8 sum) { return sum.total.total; }
 
 TREADLE_LANES_WORD void prefetch(const uint8_t*) {}
 

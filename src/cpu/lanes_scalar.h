@@ -1,9 +1,11 @@
-// The vocabulary of 16 lanes in plain C++: the meaning of every word. Each kernel of src/cpu is written once over these words and
-// compiled per tier, inside the namespace of that tier; lanes_avx2.h says the same words for AVX2.
+// The vocabulary of 16 lanes in plain C++: the meaning of every word. Each kernel of src/cpu is written
+// once over these words and compiled per tier, inside the namespace of that tier; lanes_avx2.h says the
+// same words for AVX2.
 //
-// Invariant: for equal inputs every tier's word gives equal bits, except that of a NaN only the fact is promised. Words need
-// rounding to nearest and no flushing of subnormals (MXCSR 0x1F80). A mask is an I32x16 with each lane all ones or all zeros.
-// Everything is always_inline in the tier's own namespace: no function compiled for one tier may be called by another.
+// Invariant: for equal inputs every tier's word gives equal bits, except that of a NaN only the fact is
+// promised. Words need rounding to nearest and no flushing of subnormals (MXCSR 0x1F80). A mask is an
+// I32x16 with each lane all ones or all zeros. Everything is always_inline in the tier's own namespace:
+// no function compiled for one tier may be called by another.
 #pragma once
 
 #include <bit>
@@ -65,7 +67,8 @@ TREADLE_LANES_WORD I32x16 load(const int32_t* from) {
     return r;
 }
 
-TREADLE_LANES_WORD F32x16 load_first(const float* from, int count) {  // lanes from `count` (0 .. 16) on are +0, not read
+TREADLE_LANES_WORD F32x16 load_first(const float* from,
+                                     int count) {  // lanes from `count` (0 .. 16) on are +0, not read
     F32x16 r;
     TREADLE_EACH_LANE r.at[lane] = lane < count ? from[lane] : 0.0f;
     return r;
@@ -75,7 +78,8 @@ TREADLE_LANES_WORD void store(float* to, F32x16 a) { TREADLE_EACH_LANE to[lane] 
 
 TREADLE_LANES_WORD void store(int32_t* to, I32x16 a) { TREADLE_EACH_LANE to[lane] = a.at[lane]; }
 
-TREADLE_LANES_WORD void store_first(float* to, F32x16 a, int count) {  // lanes from `count` (0 .. 16) on are not written
+TREADLE_LANES_WORD void store_first(float* to, F32x16 a,
+                                    int count) {  // lanes from `count` (0 .. 16) on are not written
     for (int lane = 0; lane < count; ++lane) to[lane] = a.at[lane];
 }
 
@@ -167,13 +171,15 @@ TREADLE_LANES_WORD F32x16 max(F32x16 a, F32x16 b) {  // b where either is NaN or
 
 TREADLE_LANES_WORD I32x16 add(I32x16 a, I32x16 b) {
     I32x16 r;
-    TREADLE_EACH_LANE r.at[lane] = static_cast<int32_t>(static_cast<uint32_t>(a.at[lane]) + static_cast<uint32_t>(b.at[lane]));
+    TREADLE_EACH_LANE r.at[lane] =
+        static_cast<int32_t>(static_cast<uint32_t>(a.at[lane]) + static_cast<uint32_t>(b.at[lane]));
     return r;
 }
 
 TREADLE_LANES_WORD I32x16 sub(I32x16 a, I32x16 b) {
     I32x16 r;
-    TREADLE_EACH_LANE r.at[lane] = static_cast<int32_t>(static_cast<uint32_t>(a.at[lane]) - static_cast<uint32_t>(b.at[lane]));
+    TREADLE_EACH_LANE r.at[lane] =
+        static_cast<int32_t>(static_cast<uint32_t>(a.at[lane]) - static_cast<uint32_t>(b.at[lane]));
     return r;
 }
 
@@ -244,8 +250,8 @@ TREADLE_LANES_WORD F32x16 to_f32(I32x16 a) {  // rounded to nearest even
     return r;
 }
 
-// Rounded to nearest even; INT32_MIN for NaN and what int32 cannot hold. In double, adding 1.5 · 2^52 leaves the rounded integer
-// in the low bits.
+// Rounded to nearest even; INT32_MIN for NaN and what int32 cannot hold. In double, adding 1.5 · 2^52
+// leaves the rounded integer in the low bits.
 TREADLE_LANES_WORD I32x16 to_i32(F32x16 a) {
     I32x16 r;
     TREADLE_EACH_LANE {

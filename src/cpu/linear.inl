@@ -1,17 +1,17 @@
-// The linear kernels, written once over the words of a tier. The including file opens the namespace of that tier.
+// The linear kernels, written once over the words of a tier. The including file opens the namespace of
+// that tier.
 //
-//     linear ─► chunks of rows whose activations stay in L2 ─► panels ─► tiles of 1 .. tile_rows rows ─► slices
-//            ─► groups of 32 values: each quad of codes is unpacked once, then meets every row of the tile
+//     linear ─► chunks of rows whose activations stay in L2 ─► panels ─► tiles of 1 .. tile_rows rows
+//            ─► slices ─► groups of 32 values: each quad of codes is unpacked once, then meets every row of the tile
 //
-// The order in which an output is summed is that of linear.h: tiles, chunks and panels only choose which outputs
-// are computed together.
+// The order in which an output is summed is that of linear.h: tiles, chunks and panels only choose
+// which outputs are computed together.
 
 constexpr size_t chunk_bytes = 256 * 1024;  // of activations: half of a common L2
 constexpr int32_t slice_groups = slice_values / 32;
 constexpr int32_t prefetch_bytes = 2048;  // ahead of the codes in work
 
-
-// ---- Unpacking ---------------------------------------------------------------------------------------------------
+// ---- Unpacking --------------------------------------------------------------------------------------
 
 template <int32_t from, int32_t to>
 TREADLE_LANES_WORD I32x16 move_bit(I32x16 a) {
@@ -44,17 +44,18 @@ TREADLE_LANES_WORD I32x16 unpack(const uint8_t* lines) {
     }
 }
 
-// ---- Activations of a tile --------------------------------------------------------------------------------------
+// ---- Activations of a tile --------------------------------------------------------------------------
 
 // Pointers into the activations of the rows of a tile, and what a slice needs of their sums.
 template <int32_t rows>
 struct ActTile {
-    const int8_t* q[rows];      // (columns) each
-    const float* scale[rows];   // (columns / 32)
-    const int32_t* sum[rows];   // (columns / 16)
-    const float* f32[rows];     // (columns)
-    alignas(64) float scaled_sum[rows][2 * slice_groups];    // a_scale · float(Σ q_a) of each weight group
-    alignas(64) int32_t offset_sum[rows][2 * slice_groups];  // offset · Σ q_a, what biased codes count too much
+    const int8_t* q[rows];                                 // (columns) each
+    const float* scale[rows];                              // (columns / 32)
+    const int32_t* sum[rows];                              // (columns / 16)
+    const float* f32[rows];                                // (columns)
+    alignas(64) float scaled_sum[rows][2 * slice_groups];  // a_scale · float(Σ q_a) of each weight group
+    alignas(64) int32_t
+        offset_sum[rows][2 * slice_groups];  // offset · Σ q_a, what biased codes count too much
 };
 
 // Fills the sums of the slice that starts at group `first`, for `groups` groups of 32.
@@ -84,7 +85,7 @@ TREADLE_LANES_WORD void prepare_sums(ActTile<rows>& act, int32_t first, int32_t 
     }
 }
 
-// ---- Scales ------------------------------------------------------------------------------------------------------
+// ---- Scales -----------------------------------------------------------------------------------------
 
 struct GroupScales {
     F32x16 scale;
@@ -110,7 +111,8 @@ TREADLE_LANES_WORD GroupScales load_scales(const uint8_t* record, int32_t index)
         if constexpr (layout.scale == PackedScale::i8_f16)
             return {mul(d, to_f32(load_i8(reinterpret_cast<const int8_t*>(sub_scales)))), zero_f32()};
         const I32x16 sign = set1(INT32_MIN);
-        const F32x16 minimum = f32_of_bits(bit_xor(bits_of(load_f16(halves + 16)), sign));  // w = … - dmin · sub
+        const F32x16 minimum =
+            f32_of_bits(bit_xor(bits_of(load_f16(halves + 16)), sign));  // w = … - dmin · sub
         if constexpr (layout.scale == PackedScale::u8_f16_min)
             return {mul(d, to_f32(load_u8(sub_scales))), mul(minimum, to_f32(load_u8(sub_scales + 16)))};
         const I32x16 both = load_u8(sub_scales);
@@ -118,7 +120,7 @@ TREADLE_LANES_WORD GroupScales load_scales(const uint8_t* record, int32_t index)
     }
 }
 
-// ---- Integer dots ------------------------------------------------------------------------------------------------
+// ---- Integer dots -----------------------------------------------------------------------------------
 
 constexpr bool is_wide(PackedCodes kind) { return kind == PackedCodes::u8 || kind == PackedCodes::table4; }
 
@@ -127,53 +129,63 @@ constexpr int32_t quads_per_sum(PackedCodes kind) {
     return kind == PackedCodes::u6 ? 2 : kind == PackedCodes::u5 ? 4 : 8;
 }
 
-// The order in which the quads of a group are taken, which does not change a sum: those that share a line are
-// neighbours. A group of 16 has quads 0 .. 3 or 4 .. 7.
+// The order in which the quads of a group are taken, which does not change a sum: those that share a
+// line are neighbours. A group of 16 has quads 0 .. 3 or 4 .. 7.
 template <int32_t group>
 constexpr int32_t quad_at(int32_t position) {
     return group == 32 ? position / 2 + position % 2 * 4 : position;
 }
 
-template <PackedCodes kind>
-TREADLE_LANES_WORD auto zero_sum() {
-    if constexpr (is_wide(kind)) return dot8_zero();
-    else return dot_zero();
+// Codes of a quad as the tier multiplies them; kinds of 8 bits have byte_planes planes.
+template <PackedCodes kind, int32_t quad, int32_t plane>
+TREADLE_LANES_WORD I32x16 codes_of(const uint8_t* lines, [[maybe_unused]] const Table16& table) {
+    const I32x16 codes = unpack<kind, quad>(lines);
+    if constexpr (kind == PackedCodes::u8) return plane_of<plane>(codes);
+    if constexpr (kind == PackedCodes::table4) return look_up<plane>(table, codes);
+    return codes;
 }
 
-template <PackedCodes kind, int32_t quad>
-TREADLE_LANES_WORD auto codes_of(const uint8_t* lines, [[maybe_unused]] const Table16& table) {
-    const I32x16 bytes = unpack<kind, quad>(lines);
-    if constexpr (kind == PackedCodes::u8) return split(bytes);
-    else if constexpr (kind == PackedCodes::table4) return look_up(table, bytes);
-    else return bytes;
-}
-
-// Adds quads at positions first .. last - 1 to the sum of each row.
-template <PackedCodes kind, int32_t group, int32_t first, int32_t last, int32_t rows, class Sum>
+// Adds quads at positions first .. last - 1 to the sums of each row.
+template <PackedCodes kind, int32_t group, int32_t first, int32_t last, int32_t planes, int32_t rows>
 TREADLE_LANES_WORD void add_quads(const uint8_t* lines, const int8_t* const (&q)[rows], int32_t k,
-                                  const Table16& table, Sum (&sums)[rows]) {
+                                  const Table16& table, Dot (&sums)[planes][rows]) {
     constexpr int32_t quad = quad_at<group>(first);
-    const auto codes = codes_of<kind, quad>(lines, table);
+    I32x16 codes[planes];
+    codes[0] = codes_of<kind, quad, 0>(lines, table);
+    if constexpr (planes == 2) codes[1] = codes_of<kind, quad, 1>(lines, table);
     TREADLE_UNROLL
-    for (int32_t t = 0; t < rows; ++t) sums[t] = dot(sums[t], codes, q[t] + k + quad * 4);
+    for (int32_t t = 0; t < rows; ++t) {
+        const int8_t* four = q[t] + k + quad * 4;
+        sums[0][t] = dot(sums[0][t], codes[0], four);
+        if constexpr (planes == 2) sums[1][t] = dot(sums[1][t], codes[1], four);
+    }
     if constexpr (first + 1 < last) add_quads<kind, group, first + 1, last>(lines, q, k, table, sums);
 }
 
-// total[t] (+)= the exact dot of codes at positions first .. last - 1 with the activations of row t.
-template <PackedCodes kind, int32_t group, int32_t first, int32_t last, int32_t rows>
+// total[t] += the exact dot of codes at positions first .. last - 1 with the activations of row t, in as many
+// sums as the tier needs; the first sets total instead.
+template <PackedCodes kind, int32_t group, int32_t first, int32_t last, int32_t rows, bool fresh = true>
 TREADLE_LANES_WORD void dot_quads(const uint8_t* lines, const int8_t* const (&q)[rows], int32_t k,
-                                  const Table16& table, I32x16 (&total)[rows], bool fresh = true) {
+                                  const Table16& table, I32x16 (&total)[rows]) {
     constexpr int32_t stop = last - first > quads_per_sum(kind) ? first + quads_per_sum(kind) : last;
-    decltype(zero_sum<kind>()) sums[rows];
+    constexpr int32_t planes = is_wide(kind) ? byte_planes : 1;
+    Dot sums[planes][rows];
     TREADLE_UNROLL
-    for (int32_t t = 0; t < rows; ++t) sums[t] = zero_sum<kind>();
+    for (int32_t t = 0; t < rows; ++t) {
+        sums[0][t] = dot_zero();
+        if constexpr (planes == 2) sums[1][t] = dot_zero();
+    }
     add_quads<kind, group, first, stop>(lines, q, k, table, sums);
     TREADLE_UNROLL
-    for (int32_t t = 0; t < rows; ++t) total[t] = fresh ? finish(sums[t]) : add(total[t], finish(sums[t]));
-    if constexpr (stop < last) dot_quads<kind, group, stop, last>(lines, q, k, table, total, false);
+    for (int32_t t = 0; t < rows; ++t) {
+        I32x16 part = finish<0>(sums[0][t]);
+        if constexpr (planes == 2) part = add(part, finish<1>(sums[1][t]));
+        total[t] = fresh ? part : add(total[t], part);
+    }
+    if constexpr (stop < last) dot_quads<kind, group, stop, last, rows, false>(lines, q, k, table, total);
 }
 
-// ---- Quantized weights -------------------------------------------------------------------------------------------
+// ---- Quantized weights ------------------------------------------------------------------------------
 
 // One weight group: the float steps of each row. `slot` is the group's place in the slice's sums.
 template <PackedFormat format, int32_t first, int32_t last, int32_t rows>
@@ -213,7 +225,8 @@ TREADLE_LANES_WORD void take_slice(const uint8_t* codes, const uint8_t* scales, 
             take_group<format, 0, 8>(lines, load_scales<format>(record, index), act, k, g, table, acc);
         } else {
             take_group<format, 0, 4>(lines, load_scales<format>(record, index), act, k, 2 * g, table, acc);
-            take_group<format, 4, 8>(lines, load_scales<format>(record, index + 1), act, k, 2 * g + 1, table, acc);
+            take_group<format, 4, 8>(lines, load_scales<format>(record, index + 1), act, k, 2 * g + 1, table,
+                                     acc);
         }
     }
 }
@@ -235,14 +248,17 @@ static void quantized_tile(const PackedMatrix& w, int32_t panel, ActTile<rows>& 
     }
 }
 
-// ---- Float weights -----------------------------------------------------------------------------------------------
+// ---- Float weights ----------------------------------------------------------------------------------
 
 template <PackedFormat format>
 TREADLE_LANES_WORD F32x16 load_weights(const uint8_t* plane, size_t k) {
-    if constexpr (format == PackedFormat::f32) return load(reinterpret_cast<const float*>(plane) + k * panel_rows);
+    if constexpr (format == PackedFormat::f32)
+        return load(reinterpret_cast<const float*>(plane) + k * panel_rows);
     const auto* halves = reinterpret_cast<const uint16_t*>(plane) + k * panel_rows;
-    if constexpr (format == PackedFormat::f16) return load_f16(halves);
-    else return load_bf16(halves);
+    if constexpr (format == PackedFormat::f16)
+        return load_f16(halves);
+    else
+        return load_bf16(halves);
 }
 
 template <PackedFormat format, int32_t rows>
@@ -263,7 +279,7 @@ static void float_tile(const PackedMatrix& w, int32_t panel, ActTile<rows>& act,
     }
 }
 
-// ---- A tile, from rows to outputs --------------------------------------------------------------------------------
+// ---- A tile, from rows to outputs -------------------------------------------------------------------
 
 // What a call of `linear` keeps the same over its tiles.
 struct LinearCall {
@@ -292,8 +308,10 @@ static void run_tile(const LinearCall& call, int32_t panel, int32_t first_row) {
         }
     }
     F32x16 total[rows];
-    if constexpr (packed_layout(format).is_float()) float_tile<format, rows>(*call.w, panel, tile, total);
-    else quantized_tile<format, rows>(*call.w, panel, tile, total);
+    if constexpr (packed_layout(format).is_float())
+        float_tile<format, rows>(*call.w, panel, tile, total);
+    else
+        quantized_tile<format, rows>(*call.w, panel, tile, total);
 
     const int32_t first_output = panel * panel_rows;
     const int32_t left = call.w->rows - first_output;
@@ -302,8 +320,10 @@ static void run_tile(const LinearCall& call, int32_t panel, int32_t first_row) {
     for (int32_t t = 0; t < rows; ++t) {
         const F32x16 result = call.bias == nullptr ? total[t] : add(total[t], bias);
         float* to = call.out + static_cast<size_t>(first_row + t) * call.out_stride + first_output;
-        if (outputs == panel_rows) store(to, result);
-        else store_first(to, result, outputs);
+        if (outputs == panel_rows)
+            store(to, result);
+        else
+            store_first(to, result, outputs);
     }
 }
 

@@ -28,20 +28,19 @@ struct GroupScale {
 
 GroupScale group_scale(const PackedLayout& layout, const uint8_t* plane, int32_t lane, int32_t group) {
     const int32_t groups_per_record = layout.record_values() / layout.group;
-    const uint8_t* record = plane + static_cast<size_t>(group / groups_per_record) *
-                                        static_cast<size_t>(layout.record_bytes());
+    const uint8_t* record =
+        plane + static_cast<size_t>(group / groups_per_record) * static_cast<size_t>(layout.record_bytes());
     if (layout.scale == PackedScale::e8m0) {
         const uint32_t power = record[lane];  // 2^(power - 128), below 2 a subnormal
         return {std::bit_cast<float>(power < 2 ? 0x00200000u << power : (power - 1) << 23), 0.0f};
     }
     const float d = f32_from_f16(load_u16(record + lane * 2));
     const float minimum = layout.has_minimum() ? f32_from_f16(load_u16(record + 32 + lane * 2)) : 0.0f;
-    const uint8_t* sub = record + layout.record_head_bytes() +
-                         static_cast<size_t>(group % groups_per_record) *
-                             static_cast<size_t>(layout.group_scale_bytes());
+    const uint8_t* sub =
+        record + layout.record_head_bytes() +
+        static_cast<size_t>(group % groups_per_record) * static_cast<size_t>(layout.group_scale_bytes());
     switch (layout.scale) {
-        case PackedScale::i8_f16:
-            return {d * static_cast<float>(static_cast<int8_t>(sub[lane])), 0.0f};
+        case PackedScale::i8_f16: return {d * static_cast<float>(static_cast<int8_t>(sub[lane])), 0.0f};
         case PackedScale::u8_f16_min:
             return {d * static_cast<float>(sub[lane]), -(minimum * static_cast<float>(sub[16 + lane]))};
         case PackedScale::u4_f16_min:
@@ -50,9 +49,11 @@ GroupScale group_scale(const PackedLayout& layout, const uint8_t* plane, int32_t
     }
 }
 
-int32_t code_at(const PackedMatrix& w, const PackedLayout& layout, const uint8_t* plane, int32_t lane, int32_t k) {
+int32_t code_at(const PackedMatrix& w, const PackedLayout& layout, const uint8_t* plane, int32_t lane,
+                int32_t k) {
     const int32_t quad = k % 32 / 4;
-    const uint8_t* line = plane + static_cast<size_t>(k / 32) * static_cast<size_t>(layout.lines_per_32()) * 64 +
+    const uint8_t* line = plane +
+                          static_cast<size_t>(k / 32) * static_cast<size_t>(layout.lines_per_32()) * 64 +
                           static_cast<size_t>(lane) * 4 + static_cast<size_t>(k % 4);
     const int32_t nibble = line[quad % 4 * 64] >> quad / 4 * 4 & 15;
     switch (layout.codes) {

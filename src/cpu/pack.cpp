@@ -1,4 +1,5 @@
-// Packing: each row of the file is taken apart into codes and scales, which are then laid into the planes of packed.h.
+// Packing: each row of the file is taken apart into codes and scales, which are then laid into the
+// planes of packed.h.
 #include "cpu/pack.h"
 
 #include <algorithm>
@@ -41,7 +42,8 @@ size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 size_t code_plane_bytes(const PackedLayout& layout, int64_t columns) {
     const auto values = static_cast<size_t>(columns);
-    if (layout.is_float()) return round_up_64(values * panel_rows * static_cast<size_t>(layout.value_bytes()));
+    if (layout.is_float())
+        return round_up_64(values * panel_rows * static_cast<size_t>(layout.value_bytes()));
     return values / group_values * static_cast<size_t>(layout.lines_per_32()) * 64;
 }
 
@@ -58,8 +60,8 @@ struct Packer {
     TensorType type;
     PackedLayout layout;
     int32_t columns;
-    size_t row_bytes;  // in the file
-    AlignedArray<uint8_t> codes;      // of one row, as unpack_row gives them
+    size_t row_bytes;             // in the file
+    AlignedArray<uint8_t> codes;  // of one row, as unpack_row gives them
     AlignedArray<uint16_t> scale;
     AlignedArray<uint16_t> minimum;
     AlignedArray<uint8_t> sub_scale;
@@ -76,7 +78,8 @@ Place place_of_nibble(int32_t quad) { return {quad % 4, quad / 4 * 4}; }
 Place place_of_crumb(int32_t quad) { return {quad / 4, quad % 4 * 2}; }
 
 // Lays the low `bits` of the four codes of a quad into its lane of a line.
-void lay(uint8_t* lines, int32_t lane, Place place, const uint8_t* quad_codes, int32_t from_bit, int32_t bits) {
+void lay(uint8_t* lines, int32_t lane, Place place, const uint8_t* quad_codes, int32_t from_bit,
+         int32_t bits) {
     uint8_t* to = lines + place.line * 64 + lane * 4;
     for (int32_t i = 0; i < 4; ++i) {
         const int32_t part = quad_codes[i] >> from_bit & ((1 << bits) - 1);
@@ -114,12 +117,15 @@ void lay_scales(const Packer& packer, int32_t lane, uint8_t* plane) {
         put_f16(plane, lane, packer.scale[static_cast<size_t>(record)]);
         if (layout.has_minimum()) put_f16(plane + 32, lane, packer.minimum[static_cast<size_t>(record)]);
         uint8_t* to = plane + layout.record_head_bytes();
-        for (int32_t i = 0; layout.group_scale_bytes() != 0 && i < groups_per_record; ++i, to += layout.group_scale_bytes()) {
-            const auto group = static_cast<size_t>(record) * static_cast<size_t>(groups_per_record) + static_cast<size_t>(i);
+        for (int32_t i = 0; layout.group_scale_bytes() != 0 && i < groups_per_record;
+             ++i, to += layout.group_scale_bytes()) {
+            const auto group =
+                static_cast<size_t>(record) * static_cast<size_t>(groups_per_record) + static_cast<size_t>(i);
             to[lane] = packer.sub_scale[group];
             if (layout.scale == PackedScale::u8_f16_min) to[16 + lane] = packer.sub_minimum[group];
             if (layout.scale == PackedScale::u4_f16_min)
-                to[lane] = static_cast<uint8_t>((packer.sub_scale[group] & 15) | packer.sub_minimum[group] << 4);
+                to[lane] =
+                    static_cast<uint8_t>((packer.sub_scale[group] & 15) | packer.sub_minimum[group] << 4);
         }
     }
 }
@@ -130,7 +136,8 @@ void lay_row(Packer& packer, const uint8_t* row, int32_t lane, uint8_t* code_pla
     if (layout.is_float()) {
         const auto width = static_cast<size_t>(layout.value_bytes());
         for (size_t k = 0; k < columns; ++k)
-            std::memcpy(code_plane + (k * panel_rows + static_cast<size_t>(lane)) * width, row + k * width, width);
+            std::memcpy(code_plane + (k * panel_rows + static_cast<size_t>(lane)) * width, row + k * width,
+                        width);
         return;
     }
     unpack_row(packer.type, row, columns,
@@ -138,13 +145,21 @@ void lay_row(Packer& packer, const uint8_t* row, int32_t lane, uint8_t* code_pla
                 packer.sub_minimum.data()});
     const size_t line_bytes = static_cast<size_t>(layout.lines_per_32()) * 64;
     for (size_t group = 0; group < columns / group_values; ++group)
-        lay_group(layout.codes, packer.codes.data() + group * group_values, lane, code_plane + group * line_bytes);
+        lay_group(layout.codes, packer.codes.data() + group * group_values, lane,
+                  code_plane + group * line_bytes);
     lay_scales(packer, lane, scale_plane);
 }
 
 Packer make_packer(const TypeInfo& info, PackedFormat format, const WeightSource& source, Memory* scratch) {
-    Packer packer = {info.type, packed_layout(format), static_cast<int32_t>(source.columns),
-                     static_cast<size_t>(source.columns) / info.block_values * info.block_bytes, {}, {}, {}, {}, {}};
+    Packer packer = {info.type,
+                     packed_layout(format),
+                     static_cast<int32_t>(source.columns),
+                     static_cast<size_t>(source.columns) / info.block_values * info.block_bytes,
+                     {},
+                     {},
+                     {},
+                     {},
+                     {}};
     const PackedKind* kind = packed_kind(info.type);
     if (kind == nullptr) return packer;
     const auto columns = static_cast<size_t>(source.columns);
@@ -162,8 +177,9 @@ Status stopped(const WeightSource& source, Error* error) {
     return fail(error, Status::STOPPED, "loading was stopped in tensor %s", source.name);
 }
 
-Status pack_matrix(WeightSource& source, const TypeInfo& info, PackedFormat format, const ProgressHook& progress,
-                   Memory* weights, Memory* scratch, PackedWeight* out, Error* error) {
+Status pack_matrix(WeightSource& source, const TypeInfo& info, PackedFormat format,
+                   const ProgressHook& progress, Memory* weights, Memory* scratch, PackedWeight* out,
+                   Error* error) {
     Packer packer = make_packer(info, format, source, scratch);
     const PackedLayout& layout = packer.layout;
     const size_t panels = panels_of(source.rows);
@@ -183,7 +199,8 @@ Status pack_matrix(WeightSource& source, const TypeInfo& info, PackedFormat form
     matrix.codes = code_planes;
     matrix.scales = scale_planes;
     if (layout.codes == PackedCodes::table4)
-        for (size_t i = 0; i < 16; ++i) matrix.table[i] = static_cast<uint8_t>(packed_kind(info.type)->table[i] + 128);
+        for (size_t i = 0; i < 16; ++i)
+            matrix.table[i] = static_cast<uint8_t>(packed_kind(info.type)->table[i] + 128);
 
     const size_t panel_file_bytes = packer.row_bytes * panel_rows;
     const size_t stretch_panels = std::min(std::max<size_t>(stretch_bytes / panel_file_bytes, 1), panels);
@@ -197,8 +214,10 @@ Status pack_matrix(WeightSource& source, const TypeInfo& info, PackedFormat form
         TREADLE_TRY(source.read(offset, stretch.data(), count * packer.row_bytes, error));
         for (size_t i = 0; i < count; ++i) {
             const size_t panel = (first + i) / panel_rows;
-            lay_row(packer, stretch.data() + i * packer.row_bytes, static_cast<int32_t>((first + i) % panel_rows),
-                    code_planes + panel * matrix.code_bytes_per_panel, scale_planes + panel * matrix.scale_bytes_per_panel);
+            lay_row(packer, stretch.data() + i * packer.row_bytes,
+                    static_cast<int32_t>((first + i) % panel_rows),
+                    code_planes + panel * matrix.code_bytes_per_panel,
+                    scale_planes + panel * matrix.scale_bytes_per_panel);
         }
     }
     if (!progress.go_on(source.bytes, source.bytes)) return stopped(source, error);
@@ -206,8 +225,8 @@ Status pack_matrix(WeightSource& source, const TypeInfo& info, PackedFormat form
     return Status::OK;
 }
 
-Status pack_vector(WeightSource& source, const TypeInfo& info, const ProgressHook& progress, Memory* weights, Memory* scratch,
-                   PackedWeight* out, Error* error) {
+Status pack_vector(WeightSource& source, const TypeInfo& info, const ProgressHook& progress, Memory* weights,
+                   Memory* scratch, PackedWeight* out, Error* error) {
     if (source.rows != 1)
         return fail(error, Status::CORRUPT, "tensor %s has %lld rows where one is expected", source.name,
                     static_cast<long long>(source.rows));
@@ -231,14 +250,14 @@ size_t packed_bytes(PackedFormat format, int64_t rows, int64_t columns) {
     return panels_of(rows) * (code_plane_bytes(layout, columns) + scale_plane_bytes(layout, columns));
 }
 
-Status pack_weight(WeightSource& source, WeightUse use, const ProgressHook& progress, Memory* weights, Memory* scratch,
-                   PackedWeight* out, Error* error) {
+Status pack_weight(WeightSource& source, WeightUse use, const ProgressHook& progress, Memory* weights,
+                   Memory* scratch, PackedWeight* out, Error* error) {
     const TypeInfo* info = type_info(source.type);
     PackedFormat format = PackedFormat::f32;
     if (info == nullptr || !format_of(info->type, &format)) {
         const char* name = foreign_type_name(source.type);
-        return fail(error, Status::UNSUPPORTED_TYPE, "tensor %s has type %u (%s), which is not supported", source.name,
-                    source.type, name == nullptr ? "unknown" : name);
+        return fail(error, Status::UNSUPPORTED_TYPE, "tensor %s has type %u (%s), which is not supported",
+                    source.name, source.type, name == nullptr ? "unknown" : name);
     }
     if (source.rows < 1 || source.columns < 1 || source.rows > side_max || source.columns > side_max)
         return fail(error, Status::LIMIT, "tensor %s is %lld x %lld; each side may be 1 to %lld", source.name,
@@ -247,16 +266,20 @@ Status pack_weight(WeightSource& source, WeightUse use, const ProgressHook& prog
     const auto rows = static_cast<uint64_t>(source.rows);
     const auto columns = static_cast<uint64_t>(source.columns);
     if (columns % info->block_values != 0)
-        return fail(error, Status::CORRUPT, "tensor %s has rows of %llu values, no multiple of the %u in a block of %s",
-                    source.name, static_cast<unsigned long long>(columns), info->block_values, info->name);
+        return fail(error, Status::CORRUPT,
+                    "tensor %s has rows of %llu values, no multiple of the %u in a block of %s", source.name,
+                    static_cast<unsigned long long>(columns), info->block_values, info->name);
     const uint64_t bytes = rows * (columns / info->block_values * info->block_bytes);
     if (source.bytes != bytes)
-        return fail(error, Status::CORRUPT, "tensor %s has %llu bytes where its shape and type need %llu", source.name,
-                    static_cast<unsigned long long>(source.bytes), static_cast<unsigned long long>(bytes));
-    if (use == WeightUse::matrix) return pack_matrix(source, *info, format, progress, weights, scratch, out, error);
+        return fail(error, Status::CORRUPT, "tensor %s has %llu bytes where its shape and type need %llu",
+                    source.name, static_cast<unsigned long long>(source.bytes),
+                    static_cast<unsigned long long>(bytes));
+    if (use == WeightUse::matrix)
+        return pack_matrix(source, *info, format, progress, weights, scratch, out, error);
     if (!packed_layout(format).is_float())
-        return fail(error, Status::UNSUPPORTED_TYPE, "tensor %s has type %s; gains and biases must be F32, F16 or BF16",
-                    source.name, info->name);
+        return fail(error, Status::UNSUPPORTED_TYPE,
+                    "tensor %s has type %s; gains and biases must be F32, F16 or BF16", source.name,
+                    info->name);
     return pack_vector(source, *info, progress, weights, scratch, out, error);
 }
 

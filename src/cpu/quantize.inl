@@ -1,8 +1,8 @@
-// Quantization of activations, written once over the words of a tier. The including file opens the namespace of
-// that tier.
+// Quantization of activations, written once over the words of a tier. The including file opens the
+// namespace of that tier.
 
-// One group of 32: q (32) in -127 .. 127, one scale, sum (2) of 16 each. The largest magnitude is found as the
-// largest bit pattern without sign, so that NaN and infinity win over every number.
+// One group of 32: q (32) in -127 .. 127, one scale, sum (2) of 16 each. The largest magnitude is found
+// as the largest bit pattern without sign, so that NaN and infinity win over every number.
 TREADLE_LANES_WORD void quantize_group(const float* x, int8_t* q, float* scale, int32_t* sums) {
     const I32x16 magnitude = set1(0x7fffffff);
     const F32x16 first = load(x);

@@ -225,8 +225,8 @@ Status HeaderParser::skip_nested(uint64_t count) {
             continue;
         }
         --left_at[depth - 1];
-        uint32_t type;
-        uint64_t inner;
+        uint32_t type = 0;
+        uint64_t inner = 0;
         TREADLE_TRY(parse_array_head(&type, &inner));
         const auto element_type = static_cast<ValueType>(type);
         if (element_type == ValueType::array) {

@@ -6,18 +6,20 @@
 
 namespace treadle {
 
-struct Fingerprint::State {
-    XXH3_state_t xxh3;  // aligned to 64 bytes by its type
-};
+namespace {
 
-Fingerprint::Fingerprint(std::pmr::memory_resource* memory) : state_(make_owned<State>(memory)) {
-    XXH3_64bits_reset(&state_->xxh3);
+static_assert(sizeof(XXH3_state_t) == 576 && alignof(XXH3_state_t) <= 64);
+XXH3_state_t* state_of(std::byte* place) { return reinterpret_cast<XXH3_state_t*>(place); }
+const XXH3_state_t* state_of(const std::byte* place) { return reinterpret_cast<const XXH3_state_t*>(place); }
+
+}  // namespace
+
+Fingerprint::Fingerprint() { XXH3_64bits_reset(state_of(state_)); }
+
+void Fingerprint::update(const void* bytes, size_t size) {
+    XXH3_64bits_update(state_of(state_), bytes, size);
 }
 
-Fingerprint::~Fingerprint() = default;
-
-void Fingerprint::update(const void* bytes, size_t size) { XXH3_64bits_update(&state_->xxh3, bytes, size); }
-
-uint64_t Fingerprint::value() const { return XXH3_64bits_digest(&state_->xxh3); }
+uint64_t Fingerprint::value() const { return XXH3_64bits_digest(state_of(state_)); }
 
 }  // namespace treadle

@@ -7,14 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/memory.h"
-
 namespace treadle {
 
 class Fingerprint {
 public:
-    explicit Fingerprint(std::pmr::memory_resource* memory);
-    ~Fingerprint();
+    Fingerprint();
     Fingerprint(const Fingerprint&) = delete;
     Fingerprint& operator=(const Fingerprint&) = delete;
 
@@ -22,8 +19,7 @@ public:
     uint64_t value() const;
 
 private:
-    struct State;
-    Owned<State> state_;
+    alignas(64) std::byte state_[576];  // an XXH3 state, whose header stays in fingerprint.cpp
 };
 
 }  // namespace treadle

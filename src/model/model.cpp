@@ -19,8 +19,7 @@ void Model::emit(Program* out) const { emit_llama(hyper_parameters_, weights_, o
 class ModelLoader {
 public:
     ModelLoader(FileReader& reader, const LoadHooks& hooks, MemorySet& memory, Model* model, Error* error)
-        : reader_(reader), hooks_(hooks), memory_(memory), model_(*model), error_(error),
-          fingerprint_(&memory.scratch) {}
+        : reader_(reader), hooks_(hooks), memory_(memory), model_(*model), error_(error) {}
 
     Status load(const SiblingHook& siblings) {
         TREADLE_TRY(read_gguf(reader_, siblings, &memory_.scratch, &file_, error_));

@@ -43,11 +43,18 @@ void Scheduler::plan(StepPlan* plan) {
 
 void Scheduler::plan_decodes(StepPlan* plan) {
     const size_t count = running_.size();
-    for (size_t i = 0; i < count && budget(*plan) > 0; i++) {
+    const int32_t kept_for_prompts = params_.max_batch_tokens > 1 && prompts_wait() ? 1 : 0;
+    for (size_t i = 0; i < count && budget(*plan) > kept_for_prompts; i++) {
         Request* request = running_[(first_decode_ + i) % count];
         if (decodes(*request)) add_row(plan, request, 1);
     }
     if (count > 0) first_decode_ = (first_decode_ + plan->rows.size()) % count;
+}
+
+// Decodes that fill a small batch must not shut out prompts: those get a token of every pass at least.
+bool Scheduler::prompts_wait() const {
+    return std::any_of(running_.begin(), running_.end(), [](const Request* request) { return prefills(*request); }) ||
+           first_admissible() != nullptr;
 }
 
 void Scheduler::plan_prompts(StepPlan* plan) {

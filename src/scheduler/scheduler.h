@@ -43,6 +43,7 @@ public:
     bool consistent() const;
 
 private:
+    bool prompts_wait() const;
     void plan_decodes(StepPlan* plan);
     void plan_prompts(StepPlan* plan);
     void admit(StepPlan* plan);

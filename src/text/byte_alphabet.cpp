@@ -1,3 +1,4 @@
+// The two directions of the byte alphabet, computed when they are asked for.
 #include "text/byte_alphabet.h"
 
 namespace treadle {
@@ -31,7 +32,8 @@ bool append_alphabet_bytes(std::string_view text, std::pmr::vector<char>& out) {
     const size_t size_before = out.size();
     for (size_t i = 0; i < text.size(); ++i) {
         uint32_t character = static_cast<uint8_t>(text[i]);
-        if (character >= 0xc2 && character <= 0xc5 && i + 1 < text.size()) {  // two bytes; no longer ones are in the alphabet
+        if (character >= 0xc2 && character <= 0xc5 &&
+            i + 1 < text.size()) {  // two bytes; no longer ones are in the alphabet
             const auto second = static_cast<uint8_t>(text[++i]);
             character = (second & 0xc0) == 0x80 ? (character & 0x1f) << 6 | (second & 0x3f) : 0;
         } else if (character >= 0x80) {

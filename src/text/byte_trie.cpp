@@ -51,8 +51,10 @@ uint32_t ByteTrie::child(uint32_t parent, uint8_t byte) const {
     uint32_t high = low + from.child_count;
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
-        if (nodes_[middle].byte < byte) low = middle + 1;
-        else high = middle;
+        if (nodes_[middle].byte < byte)
+            low = middle + 1;
+        else
+            high = middle;
     }
     return low < from.first_child + from.child_count && nodes_[low].byte == byte ? low : none;
 }

@@ -38,10 +38,10 @@ public:
     // Replaces the contents. Entries are sorted in place; their texts are not empty. Of equal texts the lowest value stays.
     void build(std::span<TrieEntry> entries);
 
-    uint32_t child(uint32_t node, uint8_t byte) const;   // none where there is no such child
+    uint32_t child(uint32_t node, uint8_t byte) const;  // none where there is no such child
     const Node& node(uint32_t index) const { return nodes_[index]; }
     uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
-    int32_t find(std::string_view text) const;           // its value, or -1
+    int32_t find(std::string_view text) const;  // its value, or -1
 
 private:
     std::pmr::vector<Node> nodes_;

@@ -20,7 +20,8 @@ constexpr std::string_view assistant_start = "<|im_start|>assistant\n";
 constexpr std::string_view first_is_not_system = "if loop.first and messages.0.role != 'system'";
 constexpr std::string_view first_is_system = "if messages.0.role == 'system'";
 constexpr std::string_view plain_turn =
-    "if ( message.role == 'user' ) or ( message.role == 'system' and not loop.first ) or ( message.role == 'assistant' and "
+    "if ( message.role == 'user' ) or ( message.role == 'system' and not loop.first ) or ( message.role == "
+    "'assistant' and "
     "not message.tool_calls )";
 
 }  // namespace
@@ -28,11 +29,13 @@ constexpr std::string_view plain_turn =
 // Walks the list of items from front to back; each read_ function consumes what it names or leaves it.
 class ChatTemplateReader {
 public:
-    ChatTemplateReader(const std::pmr::vector<TemplateItem>& items, ChatTemplate* made) : items_(items), made_(made) {}
+    ChatTemplateReader(const std::pmr::vector<TemplateItem>& items, ChatTemplate* made)
+        : items_(items), made_(made) {}
 
     bool read() {
         if (is_tag("if not add_generation_prompt is defined")) {
-            if (!tag("if not add_generation_prompt is defined") || !tag("set add_generation_prompt = false") || !tag("endif")) {
+            if (!tag("if not add_generation_prompt is defined") ||
+                !tag("set add_generation_prompt = false") || !tag("endif")) {
                 return false;
             }
         }
@@ -45,8 +48,8 @@ public:
             if (!read_system()) return false;
             system_before_loop = true;
         }
-        return read_loop(system_before_loop) && tag("if add_generation_prompt") && literal(assistant_start) && tag("endif") &&
-               next_ == items_.size();
+        return read_loop(system_before_loop) && tag("if add_generation_prompt") && literal(assistant_start) &&
+               tag("endif") && next_ == items_.size();
     }
 
 private:
@@ -70,8 +73,10 @@ private:
             if (items_[next_].kind != TemplateItem::Kind::tag) continue;
             const std::string_view text = items_[next_].text;
             if (depth == 0 && (text == "else" || text == "endif" || text.starts_with("elif "))) return;
-            if (text.starts_with("if ") || text.starts_with("for ")) ++depth;
-            else if (text == "endif" || text == "endfor") --depth;
+            if (text.starts_with("if ") || text.starts_with("for "))
+                ++depth;
+            else if (text == "endif" || text == "endfor")
+                --depth;
         }
     }
 
@@ -95,8 +100,8 @@ private:
     }
 
     bool read_turn() {
-        return literal(turn_start) && expression("message.role") && literal("\n") && expression("message.content") &&
-               literal(turn_end_and_separator);
+        return literal(turn_start) && expression("message.role") && literal("\n") &&
+               expression("message.content") && literal(turn_end_and_separator);
     }
 
     bool read_loop(bool system_before_loop) {
@@ -111,7 +116,8 @@ private:
             skip_branch();
             return tag("endif") && tag("endfor");
         }
-        if (is_tag(first_is_not_system) && !(tag(first_is_not_system) && read_default_turn() && tag("endif"))) return false;
+        if (is_tag(first_is_not_system) && !(tag(first_is_not_system) && read_default_turn() && tag("endif")))
+            return false;
         return read_turn() && tag("endfor");
     }
 
@@ -120,21 +126,25 @@ private:
     size_t next_ = 0;
 };
 
-Status make_chat_template(std::string_view text, std::pmr::memory_resource* memory, Owned<ChatTemplate>* out, Error* error) {
-    if (text.empty()) return fail(error, Status::UNSUPPORTED_TEMPLATE, "tokenizer.chat_template: the file has none");
+Status make_chat_template(std::string_view text, std::pmr::memory_resource* memory, Owned<ChatTemplate>* out,
+                          Error* error) {
+    if (text.empty())
+        return fail(error, Status::UNSUPPORTED_TEMPLATE, "tokenizer.chat_template: the file has none");
     if (text.size() > limits::string_bytes_max) {
         return fail(error, Status::LIMIT, "tokenizer.chat_template: %zu bytes, the most is %llu", text.size(),
                     static_cast<unsigned long long>(limits::string_bytes_max));
     }
     if (const size_t offset = find_invalid_utf8(text); offset != utf8_valid) {
-        return fail(error, Status::UNSUPPORTED_TEMPLATE, "tokenizer.chat_template: byte %zu is not valid UTF-8", offset);
+        return fail(error, Status::UNSUPPORTED_TEMPLATE,
+                    "tokenizer.chat_template: byte %zu is not valid UTF-8", offset);
     }
     std::pmr::vector<TemplateItem> items(memory);
     TREADLE_TRY(read_template_items(text, memory, items, error));
     Owned<ChatTemplate> made = make_owned<ChatTemplate>(memory, memory);
     if (!ChatTemplateReader(items, made.get()).read()) {
-        return fail(error, Status::UNSUPPORTED_TEMPLATE,
-                    "tokenizer.chat_template: it is not one of the ChatML templates that this version renders");
+        return fail(
+            error, Status::UNSUPPORTED_TEMPLATE,
+            "tokenizer.chat_template: it is not one of the ChatML templates that this version renders");
     }
     *out = std::move(made);
     return Status::OK;
@@ -146,14 +156,18 @@ Status ChatTemplate::render(std::span<const ChatMessage> messages, ChatStart sta
     for (size_t i = 0; i < messages.size(); ++i) {
         const std::string_view role = messages[i].role;
         const int shown = static_cast<int>(role.size() < 80 ? role.size() : 80);
-        if (find_invalid_utf8(role) != utf8_valid) return fail(error, Status::INVALID_UTF8, "chat: the role of message %zu is not valid UTF-8", i);
+        if (find_invalid_utf8(role) != utf8_valid)
+            return fail(error, Status::INVALID_UTF8, "chat: the role of message %zu is not valid UTF-8", i);
         const bool unknown = role != "system" && role != "user" && role != "assistant";
-        if (role.empty() || role.find_first_of("\n\r") != std::string_view::npos || (known_roles_only_ && unknown)) {
-            return fail(error, Status::INVALID_ARGUMENT, "chat: message %zu has the role \"%.*s\", which this template does not take", i,
+        if (role.empty() || role.find_first_of("\n\r") != std::string_view::npos ||
+            (known_roles_only_ && unknown)) {
+            return fail(error, Status::INVALID_ARGUMENT,
+                        "chat: message %zu has the role \"%.*s\", which this template does not take", i,
                         shown, role.data());
         }
         if (const size_t offset = find_invalid_utf8(messages[i].content); offset != utf8_valid) {
-            return fail(error, Status::INVALID_UTF8, "chat: byte %zu of message %zu begins no valid UTF-8 character", offset, i);
+            return fail(error, Status::INVALID_UTF8,
+                        "chat: byte %zu of message %zu begins no valid UTF-8 character", offset, i);
         }
     }
     out.reserve(out.size() + 5 * messages.size() + 4);

@@ -29,10 +29,10 @@ struct ChatMessage {
 
 // What the prompt holds before the messages.
 enum class ChatStart : int32_t {
-    fresh,             // nothing: the template's default system message applies
-    open_turn,         // tokens whose last turn lacks its end
-    closed_turn,       // tokens that end with the end of a turn
-    between_turns,     // tokens that end with the end of a turn and the separator
+    fresh,          // nothing: the template's default system message applies
+    open_turn,      // tokens whose last turn lacks its end
+    closed_turn,    // tokens that end with the end of a turn
+    between_turns,  // tokens that end with the end of a turn and the separator
 };
 
 class ChatTemplate {
@@ -43,8 +43,9 @@ public:
     // outlive them. `generation_prompt` opens the assistant's turn at the end.
     // INVALID_ARGUMENT: no message at all, or a role (named) that is empty, has a line break, or is one that this template
     // treats specially. INVALID_UTF8: a role or content. On failure `out` is as before.
-    [[nodiscard]] Status render(std::span<const ChatMessage> messages, ChatStart start, bool generation_prompt,
-                                std::pmr::vector<TextSegment>& out, Error* error) const;
+    [[nodiscard]] Status render(std::span<const ChatMessage> messages, ChatStart start,
+                                bool generation_prompt, std::pmr::vector<TextSegment>& out,
+                                Error* error) const;
 
     // Where tokens before the messages leave off. No tokens are ChatStart::fresh.
     static ChatStart start_after(const Vocabulary& vocabulary, std::span<const int32_t> tokens);
@@ -62,11 +63,11 @@ private:
 
     std::pmr::vector<char> default_system_;  // the whole default turn's content
     bool has_default_system_ = false;
-    bool known_roles_only_ = false;          // the template branches on the role
+    bool known_roles_only_ = false;  // the template branches on the role
 };
 
 // UNSUPPORTED_TEMPLATE for a missing template and for each that is not known to be reproduced; `out` is set only on success.
-[[nodiscard]] Status make_chat_template(std::string_view text, std::pmr::memory_resource* memory, Owned<ChatTemplate>* out,
-                                        Error* error);
+[[nodiscard]] Status make_chat_template(std::string_view text, std::pmr::memory_resource* memory,
+                                        Owned<ChatTemplate>* out, Error* error);
 
 }  // namespace treadle

@@ -80,7 +80,8 @@ void WordMerger::merge(const MergeTable& table, std::pmr::vector<int32_t>& out) 
         right.token = -2;
         left.next = right.next;
         if (left.next != end) symbols_[left.next].previous = best.left;
-        if (left.previous != end && add_candidate(table, left.previous)) std::push_heap(heap_.begin(), heap_.end(), Later{});
+        if (left.previous != end && add_candidate(table, left.previous))
+            std::push_heap(heap_.begin(), heap_.end(), Later{});
         if (add_candidate(table, best.left)) std::push_heap(heap_.begin(), heap_.end(), Later{});
     }
     for (const Symbol& symbol : symbols_) {

@@ -1,6 +1,7 @@
 // Byte-pair merges: the table (left id, right id) → (rank, result), and the merging of one word. Internal to the tokenizer.
 //
-// A word is a list of symbols, linked by index; a heap holds the pairs that could merge, lowest rank first, leftmost among equals.
+// A word is a list of symbols, linked by index; a heap holds the pairs that could merge, lowest rank first,
+// leftmost among equals.
 // Entries whose symbols have changed since are dropped when they surface, so a word of n bytes takes O(n log n).
 //
 // Invariant: the result is that of merging the lowest-ranked, leftmost pair again and again.
@@ -29,7 +30,8 @@ public:
     Merge find(int32_t left, int32_t right) const;
 
 private:
-    static constexpr size_t probes_max = 256;  // of a half-empty table; only a file made to collide needs more
+    static constexpr size_t probes_max =
+        256;  // of a half-empty table; only a file made to collide needs more
     struct Slot {
         int32_t left = -1;
         int32_t right = -1;
@@ -46,7 +48,9 @@ public:
     explicit WordMerger(std::pmr::memory_resource* scratch) : symbols_(scratch), heap_(scratch) {}
 
     void clear() { symbols_.clear(); }
-    void add(int32_t token) { symbols_.push_back({token, 0, 0}); }  // -1: a byte without a token; it merges with nothing
+    void add(int32_t token) {
+        symbols_.push_back({token, 0, 0});
+    }  // -1: a byte without a token; it merges with nothing
     // Merges the symbols added since clear() and appends the tokens that are left.
     void merge(const MergeTable& table, std::pmr::vector<int32_t>& out);
 

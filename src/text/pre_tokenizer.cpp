@@ -14,13 +14,14 @@
 
 namespace treadle {
 
-#define TREADLE_WIDE_BLANKS "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define TREADLE_SPACES "\\t-\\r " TREADLE_WIDE_BLANKS       // \s
+#define TREADLE_WIDE_BLANKS \
+    "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define TREADLE_SPACES "\\t-\\r " TREADLE_WIDE_BLANKS        // \s
 #define TREADLE_BLANKS "\\t\\x0b\\x0c " TREADLE_WIDE_BLANKS  // \s without \r and \n
 #define TREADLE_TRAILING_SPACES "[" TREADLE_SPACES "]+(?![^" TREADLE_SPACES "])|[" TREADLE_SPACES "]++"
 #define TREADLE_PUNCTUATION " ?+[^" TREADLE_SPACES "\\p{L}\\p{N}]++"
-#define TREADLE_LLAMA_WORDS(digits)                                                                       \
-    "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|" digits                  \
+#define TREADLE_LLAMA_WORDS(digits)                                                      \
+    "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|" digits \
     "|" TREADLE_PUNCTUATION "[\\r\\n]*+|(?:[" TREADLE_BLANKS "]*+[\\r\\n]++)++|" TREADLE_TRAILING_SPACES
 
 namespace {
@@ -72,75 +73,50 @@ void regex_free(void* pointer, void* user) {
 
 }  // namespace
 
-struct RegexMemory {
-    explicit RegexMemory(std::pmr::memory_resource* memory)
-        : context(pcre2_general_context_create_8(regex_allocate, regex_free, memory)) {
-        if (context == nullptr) throw std::bad_alloc();
-    }
-    ~RegexMemory() { pcre2_general_context_free_8(context); }
-    RegexMemory(const RegexMemory&) = delete;
-    RegexMemory& operator=(const RegexMemory&) = delete;
+RegexMemory::RegexMemory(std::pmr::memory_resource* memory)
+    : context(pcre2_general_context_create_8(regex_allocate, regex_free, memory)) {
+    if (context == nullptr) throw std::bad_alloc();
+}
 
-    pcre2_general_context_8* context;
-};
+RegexMemory::~RegexMemory() { pcre2_general_context_free_8(context); }
 
-struct RegexCode {
-    explicit RegexCode(pcre2_code_8* compiled) : code(compiled) {}
-    ~RegexCode() { pcre2_code_free_8(code); }
-    RegexCode(const RegexCode&) = delete;
-    RegexCode& operator=(const RegexCode&) = delete;
+RegexCode::~RegexCode() { pcre2_code_free_8(code); }
 
-    pcre2_code_8* code;
-};
-
-struct RegexMatcher {
-    explicit RegexMatcher(std::pmr::memory_resource* resource) : memory(resource) {
-        limits = pcre2_match_context_create_8(memory.context);
-        result = pcre2_match_data_create_8(1, memory.context);
-        if (limits == nullptr || result == nullptr) {
-            release();
-            throw std::bad_alloc();
-        }
-        pcre2_set_heap_limit_8(limits, 1024);  // KiB
-        pcre2_set_depth_limit_8(limits, 1000);
-    }
-    ~RegexMatcher() { release(); }
-    RegexMatcher(const RegexMatcher&) = delete;
-    RegexMatcher& operator=(const RegexMatcher&) = delete;
-    void release() {
+RegexMatcher::RegexMatcher(std::pmr::memory_resource* resource)
+    : memory(resource), limits(pcre2_match_context_create_8(memory.context)),
+      result(pcre2_match_data_create_8(1, memory.context)) {
+    if (limits == nullptr || result == nullptr) {
         pcre2_match_data_free_8(result);
         pcre2_match_context_free_8(limits);
+        throw std::bad_alloc();
     }
+    pcre2_set_heap_limit_8(limits, 1024);  // KiB
+    pcre2_set_depth_limit_8(limits, 1000);
+}
 
-    RegexMemory memory;
-    pcre2_match_context_8* limits = nullptr;
-    pcre2_match_data_8* result = nullptr;
-};
-
-PreTokenizer::Scratch::Scratch(std::pmr::memory_resource* memory)
-    : matcher_(make_owned<RegexMatcher>(memory, memory)), pieces_(memory) {}
-
-PreTokenizer::Scratch::~Scratch() = default;
-
-PreTokenizer::PreTokenizer(std::pmr::memory_resource* memory)
-    : regex_memory_(make_owned<RegexMemory>(memory, memory)), patterns_(memory) {}
-
-PreTokenizer::~PreTokenizer() = default;
+RegexMatcher::~RegexMatcher() {
+    pcre2_match_data_free_8(result);
+    pcre2_match_context_free_8(limits);
+}
 
 namespace {
 
 // Appends the ends of the matches in text[start .. end) and of what lies between them.
-Status split_piece(const RegexCode& pattern, std::string_view text, uint32_t start, uint32_t end, RegexMatcher& matcher,
-                   std::pmr::vector<uint32_t>& ends, Error* error) {
+Status split_piece(const RegexCode& pattern, std::string_view text, uint32_t start, uint32_t end,
+                   RegexMatcher& matcher, std::pmr::vector<uint32_t>& ends, Error* error) {
     const auto* piece = reinterpret_cast<PCRE2_SPTR8>(text.data()) + start;
     const uint32_t size = end - start;
-    pcre2_set_match_limit_8(matcher.limits, size + 1000);  // the patterns' loops need at most one step per byte
+    pcre2_set_match_limit_8(matcher.limits,
+                            size + 1000);  // the patterns' loops need at most one step per byte
     uint32_t position = 0;
     while (position < size) {
-        const int status = pcre2_match_8(pattern.code, piece, size, position, PCRE2_NO_UTF_CHECK, matcher.result, matcher.limits);
+        const int status = pcre2_match_8(pattern.code, piece, size, position, PCRE2_NO_UTF_CHECK,
+                                         matcher.result, matcher.limits);
         if (status == PCRE2_ERROR_NOMATCH) break;
         if (status == PCRE2_ERROR_NOMEMORY) throw std::bad_alloc();
-        if (status < 0) return fail(error, Status::INTERNAL, "pre-tokenizer: matching at byte %u failed: %d", start + position, status);
+        if (status < 0)
+            return fail(error, Status::INTERNAL, "pre-tokenizer: matching at byte %u failed: %d",
+                        start + position, status);
         const PCRE2_SIZE* span = pcre2_get_ovector_pointer_8(matcher.result);
         if (span[0] > position) ends.push_back(start + static_cast<uint32_t>(span[0]));
         ends.push_back(start + static_cast<uint32_t>(span[1]));
@@ -152,7 +128,8 @@ Status split_piece(const RegexCode& pattern, std::string_view text, uint32_t sta
 
 }  // namespace
 
-Status PreTokenizer::split(std::string_view text, std::pmr::vector<uint32_t>& ends, Scratch& scratch, Error* error) const {
+Status PreTokenizer::split(std::string_view text, std::pmr::vector<uint32_t>& ends, Scratch& scratch,
+                           Error* error) const {
     ends.clear();
     if (text.empty()) return Status::OK;
     ends.push_back(static_cast<uint32_t>(text.size()));
@@ -161,7 +138,7 @@ Status PreTokenizer::split(std::string_view text, std::pmr::vector<uint32_t>& en
         ends.clear();
         uint32_t start = 0;
         for (const uint32_t end : scratch.pieces_) {
-            TREADLE_TRY(split_piece(*pattern, text, start, end, *scratch.matcher_, ends, error));
+            TREADLE_TRY(split_piece(*pattern, text, start, end, scratch.matcher_, ends, error));
             start = end;
         }
     }
@@ -175,16 +152,19 @@ Status compile(const char* pattern, const RegexMemory& memory, pcre2_code_8** ou
     if (context == nullptr) throw std::bad_alloc();
     int code = 0;
     PCRE2_SIZE offset = 0;
-    *out = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &offset, context);
+    *out = pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(pattern), PCRE2_ZERO_TERMINATED,
+                           PCRE2_UTF | PCRE2_UCP, &code, &offset, context);
     pcre2_compile_context_free_8(context);
     if (*out != nullptr) return Status::OK;
     if (code == PCRE2_ERROR_HEAP_FAILED) throw std::bad_alloc();
-    return fail(error, Status::INTERNAL, "pre-tokenizer: pattern does not compile at %zu: %d", static_cast<size_t>(offset), code);
+    return fail(error, Status::INTERNAL, "pre-tokenizer: pattern does not compile at %zu: %d",
+                static_cast<size_t>(offset), code);
 }
 
 }  // namespace
 
-Status make_pre_tokenizer(std::string_view name, std::pmr::memory_resource* memory, Owned<PreTokenizer>* out, Error* error) {
+Status make_pre_tokenizer(std::string_view name, std::pmr::memory_resource* memory, Owned<PreTokenizer>* out,
+                          Error* error) {
     if (name.empty()) name = "default";
     for (const Recipe& recipe : recipes) {
         if (recipe.name != name) continue;
@@ -195,7 +175,7 @@ Status make_pre_tokenizer(std::string_view name, std::pmr::memory_resource* memo
         for (const char* pattern : recipe.patterns) {
             if (pattern == nullptr) break;
             pcre2_code_8* code = nullptr;
-            TREADLE_TRY(compile(pattern, *made->regex_memory_, &code, error));
+            TREADLE_TRY(compile(pattern, made->regex_memory_, &code, error));
             try {
                 made->patterns_.push_back(make_owned<RegexCode>(memory, code));
             } catch (...) {
@@ -207,7 +187,8 @@ Status make_pre_tokenizer(std::string_view name, std::pmr::memory_resource* memo
         return Status::OK;
     }
     const int shown = static_cast<int>(name.size() < 100 ? name.size() : 100);
-    return fail(error, Status::UNSUPPORTED_TOKENIZER, "tokenizer.ggml.pre: \"%.*s\" is not supported", shown, name.data());
+    return fail(error, Status::UNSUPPORTED_TOKENIZER, "tokenizer.ggml.pre: \"%.*s\" is not supported", shown,
+                name.data());
 }
 
 }  // namespace treadle

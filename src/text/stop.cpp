@@ -12,17 +12,19 @@ StopSet::StopSet(std::pmr::memory_resource* memory) : nodes_(memory), states_(me
 
 Status StopSet::build(std::span<const std::string_view> stops, Error* error) {
     if (stops.size() > static_cast<size_t>(limits::stop_strings_max)) {
-        return fail(error, Status::LIMIT, "stop strings: %zu of them, the most is %d", stops.size(), limits::stop_strings_max);
+        return fail(error, Status::LIMIT, "stop strings: %zu of them, the most is %d", stops.size(),
+                    limits::stop_strings_max);
     }
     size_t total_bytes = 0;
     for (size_t i = 0; i < stops.size(); ++i) {
         if (stops[i].empty()) return fail(error, Status::INVALID_ARGUMENT, "stop string %zu is empty", i);
         if (stops[i].size() > limits::stop_string_bytes_max) {
-            return fail(error, Status::LIMIT, "stop string %zu has %zu bytes, the most is %u", i, stops[i].size(),
-                        limits::stop_string_bytes_max);
+            return fail(error, Status::LIMIT, "stop string %zu has %zu bytes, the most is %u", i,
+                        stops[i].size(), limits::stop_string_bytes_max);
         }
         if (const size_t offset = find_invalid_utf8(stops[i]); offset != utf8_valid) {
-            return fail(error, Status::INVALID_UTF8, "stop string %zu: byte %zu begins no valid UTF-8 character", i, offset);
+            return fail(error, Status::INVALID_UTF8,
+                        "stop string %zu: byte %zu begins no valid UTF-8 character", i, offset);
         }
         total_bytes += stops[i].size();
     }
@@ -44,7 +46,8 @@ Status StopSet::build(std::span<const std::string_view> stops, Error* error) {
     std::pmr::vector<State> states(nodes.size(), memory);
     for (uint32_t i = nodes.size(); i-- > 0;) {
         const ByteTrie::Node& node = nodes.node(i);
-        states[i].text = static_cast<uint32_t>(node.child_count > 0 ? states[node.first_child].text : node.value);
+        states[i].text =
+            static_cast<uint32_t>(node.child_count > 0 ? states[node.first_child].text : node.value);
     }
     if (stops.empty()) states[0].text = 0;
     // Levels come in order, so the fall-back of a node is known before its children need it.
@@ -71,7 +74,9 @@ Status StopSet::build(std::span<const std::string_view> stops, Error* error) {
     return Status::OK;
 }
 
-size_t StopMatcher::held_bytes(const StopSet& set) const { return set.empty() ? 0 : set.states_[state_].depth; }
+size_t StopMatcher::held_bytes(const StopSet& set) const {
+    return set.empty() ? 0 : set.states_[state_].depth;
+}
 
 StopResult StopMatcher::feed(const StopSet& set, std::string_view input, char* out) {
     StopResult result;

@@ -37,10 +37,10 @@ private:
 
     // One state of the automaton, beside the trie's node of the same index. Its string is texts_[text .. text + depth).
     struct State {
-        uint32_t fall_back = 0;   // longest proper suffix that is also a prefix of a stop string
+        uint32_t fall_back = 0;  // longest proper suffix that is also a prefix of a stop string
         uint32_t text = 0;
         uint16_t depth = 0;
-        uint16_t match_bytes = 0; // longest stop string that ends here; 0: none
+        uint16_t match_bytes = 0;  // longest stop string that ends here; 0: none
     };
 
     ByteTrie nodes_;

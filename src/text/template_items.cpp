@@ -22,8 +22,10 @@ public:
         : source_(memory), tokens_(memory), memory_(memory), items_(items) {
         source_.reserve(source.size());
         for (size_t i = 0; i < source.size(); ++i) {  // line ends are \n, and a last one doesn't count
-            if (source[i] != '\r') source_.push_back(source[i]);
-            else if (i + 1 == source.size() || source[i + 1] != '\n') source_.push_back('\n');
+            if (source[i] != '\r')
+                source_.push_back(source[i]);
+            else if (i + 1 == source.size() || source[i + 1] != '\n')
+                source_.push_back('\n');
         }
         if (!source_.empty() && source_.back() == '\n') source_.pop_back();
     }
@@ -41,8 +43,10 @@ public:
                 continue;
             }
             TREADLE_TRY(read_tag(kind == '{' ? '}' : '%', error));
-            if (kind == '{') add_output();
-            else items_.push_back({TemplateItem::Kind::tag, join(0, tokens_.size())});
+            if (kind == '{')
+                add_output();
+            else
+                items_.push_back({TemplateItem::Kind::tag, join(0, tokens_.size())});
         }
         return Status::OK;
     }
@@ -54,7 +58,9 @@ private:
 
     size_t find_open() const {
         for (size_t i = at_; i + 1 < source_.size(); ++i) {
-            if (source_[i] == '{' && (source_[i + 1] == '{' || source_[i + 1] == '%' || source_[i + 1] == '#')) return i;
+            if (source_[i] == '{' &&
+                (source_[i + 1] == '{' || source_[i + 1] == '%' || source_[i + 1] == '#'))
+                return i;
         }
         return source_.size();
     }
@@ -134,7 +140,8 @@ private:
             const std::string_view next = std::string_view(source_).substr(at_, 2);
             at_ += std::find(std::begin(two), std::end(two), next) != std::end(two) ? 2 : 1;
         }
-        tokens_.push_back({kind, std::pmr::string(std::string_view(source_).substr(start, at_ - start), memory_)});
+        tokens_.push_back(
+            {kind, std::pmr::string(std::string_view(source_).substr(start, at_ - start), memory_)});
         return Status::OK;
     }
 
@@ -151,7 +158,9 @@ private:
                 case 'n': value.push_back('\n'); break;
                 case 't': value.push_back('\t'); break;
                 case 'r': value.push_back('\r'); break;
-                case '\\': case '\'': case '"': value.push_back(escaped); break;
+                case '\\':
+                case '\'':
+                case '"': value.push_back(escaped); break;
                 default: return unreadable(at_, "an escape in a string that is not supported", error);
             }
         }
@@ -162,7 +171,8 @@ private:
     }
 
     bool is_operation(size_t index, std::string_view text) const {
-        return index < tokens_.size() && tokens_[index].kind == Token::Kind::operation && tokens_[index].text == text;
+        return index < tokens_.size() && tokens_[index].kind == Token::Kind::operation &&
+               tokens_[index].text == text;
     }
 
     // One spelling: a.b for a.b and a['b'], a.0 for a[0]; strings in single quotes; one space between all else.
@@ -170,18 +180,22 @@ private:
         std::pmr::string text(memory_);
         for (size_t i = first; i < last; ++i) {
             const Token& token = tokens_[i];
-            if (i > first && is_operation(i, ".") && i + 1 < last && tokens_[i + 1].kind == Token::Kind::name) {
+            if (i > first && is_operation(i, ".") && i + 1 < last &&
+                tokens_[i + 1].kind == Token::Kind::name) {
                 text.append(".").append(tokens_[++i].text);
                 continue;
             }
-            if (i > first && is_operation(i, "[") && is_operation(i + 2, "]") && i + 2 < last && is_member(tokens_[i + 1])) {
+            if (i > first && is_operation(i, "[") && is_operation(i + 2, "]") && i + 2 < last &&
+                is_member(tokens_[i + 1])) {
                 text.append(".").append(tokens_[i + 1].text);
                 i += 2;
                 continue;
             }
             if (i > first) text.push_back(' ');
-            if (token.kind == Token::Kind::string) append_quoted(token.text, text);
-            else text.append(token.text);
+            if (token.kind == Token::Kind::string)
+                append_quoted(token.text, text);
+            else
+                text.append(token.text);
         }
         return text;
     }
@@ -209,21 +223,26 @@ private:
             size_t depth = 0;
             for (; last < tokens_.size(); ++last) {
                 if (is_operation(last, "(") || is_operation(last, "[") || is_operation(last, "{")) ++depth;
-                if (depth > 0 && (is_operation(last, ")") || is_operation(last, "]") || is_operation(last, "}"))) --depth;
+                if (depth > 0 &&
+                    (is_operation(last, ")") || is_operation(last, "]") || is_operation(last, "}")))
+                    --depth;
                 if (depth == 0 && (is_operation(last, "+") || is_operation(last, "~"))) break;
             }
             if (last == first + 1 && tokens_[first].kind == Token::Kind::string) {
                 add_literal(tokens_[first].text);
             } else {
                 std::pmr::string text = join(first, last);
-                const bool plain = last > first && tokens_[first].kind == Token::Kind::name &&
-                                   std::all_of(text.begin(), text.end(), [](char c) { return is_name(c) || c == '.'; });
-                items_.push_back({plain ? TemplateItem::Kind::expression : TemplateItem::Kind::opaque, std::move(text)});
+                const bool plain =
+                    last > first && tokens_[first].kind == Token::Kind::name &&
+                    std::all_of(text.begin(), text.end(), [](char c) { return is_name(c) || c == '.'; });
+                items_.push_back(
+                    {plain ? TemplateItem::Kind::expression : TemplateItem::Kind::opaque, std::move(text)});
             }
             first = last + 1;
         }
         // `{{ }}` and a sum without its last operand are errors in Jinja.
-        if (tokens_.empty() || is_operation(tokens_.size() - 1, "+") || is_operation(tokens_.size() - 1, "~")) {
+        if (tokens_.empty() || is_operation(tokens_.size() - 1, "+") ||
+            is_operation(tokens_.size() - 1, "~")) {
             items_.push_back({TemplateItem::Kind::opaque, std::pmr::string(memory_)});
         }
     }
@@ -237,8 +256,8 @@ private:
 
 }  // namespace
 
-Status read_template_items(std::string_view source, std::pmr::memory_resource* memory, std::pmr::vector<TemplateItem>& items,
-                           Error* error) {
+Status read_template_items(std::string_view source, std::pmr::memory_resource* memory,
+                           std::pmr::vector<TemplateItem>& items, Error* error) {
     items.clear();
     return Reader(source, memory, items).read(error);
 }

@@ -28,8 +28,8 @@ public:
     void reset() { needed_ = 0; }
 
 private:
-    uint8_t needed_ = 0;      // continuation bytes still to come
-    uint8_t lowest_ = 0x80;   // range of the next one
+    uint8_t needed_ = 0;     // continuation bytes still to come
+    uint8_t lowest_ = 0x80;  // range of the next one
     uint8_t highest_ = 0xbf;
 };
 

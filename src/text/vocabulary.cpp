@@ -16,7 +16,8 @@ struct Vocabulary::Scratch {
 };
 
 Vocabulary::Vocabulary(std::pmr::memory_resource* memory)
-    : bytes_(memory), offsets_(memory), types_(memory), ends_(memory), specials_(memory), merges_(memory), words_(memory) {
+    : bytes_(memory), offsets_(memory), types_(memory), ends_(memory), specials_(memory), merges_(memory),
+      words_(memory) {
     std::fill(std::begin(byte_tokens_), std::end(byte_tokens_), -1);
 }
 
@@ -30,19 +31,22 @@ bool Vocabulary::is_control(int32_t id) const {
     return type == TokenType::control || type == TokenType::unknown;
 }
 
-bool Vocabulary::is_end_of_generation(int32_t id) const { return std::binary_search(ends_.begin(), ends_.end(), id); }
+bool Vocabulary::is_end_of_generation(int32_t id) const {
+    return std::binary_search(ends_.begin(), ends_.end(), id);
+}
 
 int32_t Vocabulary::find_special(std::string_view text) const { return specials_.find(text); }
 
 int32_t Vocabulary::find_word(std::string_view word) const {
-    const auto found = std::lower_bound(words_.begin(), words_.end(), word,
-                                        [this](int32_t id, std::string_view text) { return token_bytes(id) < text; });
+    const auto found =
+        std::lower_bound(words_.begin(), words_.end(), word,
+                         [this](int32_t id, std::string_view text) { return token_bytes(id) < text; });
     return found != words_.end() && token_bytes(*found) == word ? *found : -1;
 }
 
 // The longest special that starts at `position`: its length and id, or 0. A control token must end by segment_end.
-size_t Vocabulary::find_special_at(std::string_view text, size_t position, size_t segment_end, bool allow_control,
-                                   int32_t* id) const {
+size_t Vocabulary::find_special_at(std::string_view text, size_t position, size_t segment_end,
+                                   bool allow_control, int32_t* id) const {
     size_t length = 0;
     uint32_t node = 0;
     for (size_t i = position; i < text.size(); ++i) {
@@ -56,7 +60,8 @@ size_t Vocabulary::find_special_at(std::string_view text, size_t position, size_
     return length;
 }
 
-Status Vocabulary::tokenize_plain(std::string_view text, std::pmr::vector<int32_t>& out, Scratch& scratch, Error* error) const {
+Status Vocabulary::tokenize_plain(std::string_view text, std::pmr::vector<int32_t>& out, Scratch& scratch,
+                                  Error* error) const {
     TREADLE_TRY(pre_tokenizer_->split(text, scratch.word_ends, scratch.words, error));
     size_t start = 0;
     for (const uint32_t end : scratch.word_ends) {
@@ -87,12 +92,13 @@ Status Vocabulary::tokenize(std::span<const TextSegment> segments, std::pmr::vec
     std::string_view text = segments.empty() ? std::string_view() : segments[0].text;
     if (segments.size() > 1) {
         joined.reserve(total);
-        for (const TextSegment& segment : segments) joined.insert(joined.end(), segment.text.begin(), segment.text.end());
+        for (const TextSegment& segment : segments)
+            joined.insert(joined.end(), segment.text.begin(), segment.text.end());
         text = {joined.data(), joined.size()};
     }
     if (const size_t offset = find_invalid_utf8(text); offset != utf8_valid) {
-        return fail(error, Status::INVALID_UTF8, "text: byte %zu (0x%02x) begins no valid UTF-8 character", offset,
-                    static_cast<unsigned>(static_cast<uint8_t>(text[offset])));
+        return fail(error, Status::INVALID_UTF8, "text: byte %zu (0x%02x) begins no valid UTF-8 character",
+                    offset, static_cast<unsigned>(static_cast<uint8_t>(text[offset])));
     }
 
     Scratch scratch(memory);
@@ -106,14 +112,16 @@ Status Vocabulary::tokenize(std::span<const TextSegment> segments, std::pmr::vec
             segment_end += segment.text.size();
             while (position < segment_end && status == Status::OK) {
                 int32_t special = -1;
-                const size_t length = !special_starts_[static_cast<uint8_t>(text[position])]
-                                          ? 0
-                                          : find_special_at(text, position, segment_end, segment.specials, &special);
+                const size_t length =
+                    !special_starts_[static_cast<uint8_t>(text[position])]
+                        ? 0
+                        : find_special_at(text, position, segment_end, segment.specials, &special);
                 if (length == 0) {
                     ++position;
                     continue;
                 }
-                status = tokenize_plain(text.substr(plain_start, position - plain_start), out, scratch, error);
+                status =
+                    tokenize_plain(text.substr(plain_start, position - plain_start), out, scratch, error);
                 out.push_back(special);
                 position += length;  // a user-defined token may reach into the next segments
                 plain_start = position;
@@ -128,11 +136,13 @@ Status Vocabulary::tokenize(std::span<const TextSegment> segments, std::pmr::vec
     return status;
 }
 
-Status Vocabulary::detokenize(std::span<const int32_t> ids, bool specials, std::pmr::vector<char>& out, Error* error) const {
+Status Vocabulary::detokenize(std::span<const int32_t> ids, bool specials, std::pmr::vector<char>& out,
+                              Error* error) const {
     size_t total = 0;
     for (size_t i = 0; i < ids.size(); ++i) {
         if (ids[i] < 0 || ids[i] >= size()) {
-            return fail(error, Status::TOKEN_OUT_OF_RANGE, "token %zu is %d, the vocabulary has 0 to %d", i, ids[i], size() - 1);
+            return fail(error, Status::TOKEN_OUT_OF_RANGE, "token %zu is %d, the vocabulary has 0 to %d", i,
+                        ids[i], size() - 1);
         }
         if (specials || !is_control(ids[i])) total += token_bytes(ids[i]).size();
     }

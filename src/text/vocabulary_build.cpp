@@ -12,7 +12,7 @@ namespace treadle {
 namespace {
 
 constexpr uint64_t vocabulary_bytes_max = 1u << 30;  // all tokens together; offsets are 32-bit
-constexpr size_t special_bytes_max = 256;            // at each byte of a text a special of this length may begin
+constexpr size_t special_bytes_max = 256;  // at each byte of a text a special of this length may begin
 
 // Texts that end a turn or a text in known models. The careful ones are words too: they count only where the file has them as
 // control or user-defined tokens.
@@ -21,17 +21,30 @@ struct KnownEnd {
     bool careful;
 };
 constexpr KnownEnd known_ends[] = {
-    {"<|im_end|>", false},    {"<|endoftext|>", false}, {"<|eot_id|>", false},   {"<|eom_id|>", false},
-    {"<|end|>", false},       {"<|return|>", false},    {"<|call|>", false},     {"<|end_of_text|>", false},
-    {"<end_of_turn>", false}, {"<turn|>", false},       {"<end_of_utterance>", false}, {"<|endofturn|>", false},
-    {"<EOT>", true},          {"[EOT]", true},          {"[EOS]", true},         {"<eos>", true},
+    {"<|im_end|>", false},
+    {"<|endoftext|>", false},
+    {"<|eot_id|>", false},
+    {"<|eom_id|>", false},
+    {"<|end|>", false},
+    {"<|return|>", false},
+    {"<|call|>", false},
+    {"<|end_of_text|>", false},
+    {"<end_of_turn>", false},
+    {"<turn|>", false},
+    {"<end_of_utterance>", false},
+    {"<|endofturn|>", false},
+    {"<EOT>", true},
+    {"[EOT]", true},
+    {"[EOS]", true},
+    {"<eos>", true},
     {"</s>", true},
 };
 
 // Token text → id, for the time of building. Open addressing with few probes, so that no file makes it slow.
 class TokenIndex {
 public:
-    TokenIndex(std::span<const std::string_view> tokens, std::pmr::memory_resource* memory) : tokens_(tokens), slots_(memory) {
+    TokenIndex(std::span<const std::string_view> tokens, std::pmr::memory_resource* memory)
+        : tokens_(tokens), slots_(memory) {
         size_t slots = 2;
         while (slots < 2 * tokens.size()) slots *= 2;
         slots_.assign(slots, -1);
@@ -112,20 +125,23 @@ public:
 private:
     Status check_counts(Error* error) const {
         if (source_.model != "gpt2") {
-            return fail(error, Status::UNSUPPORTED_TOKENIZER, "tokenizer.ggml.model: \"%.*s\" is not supported, only \"gpt2\" is",
+            return fail(error, Status::UNSUPPORTED_TOKENIZER,
+                        "tokenizer.ggml.model: \"%.*s\" is not supported, only \"gpt2\" is",
                         shown(source_.model), source_.model.data());
         }
         const size_t tokens = source_.tokens.size();
         if (tokens == 0) return fail(error, Status::CORRUPT, "tokenizer.ggml.tokens: there are none");
         if (tokens > limits::vocabulary_max) {
-            return fail(error, Status::LIMIT, "tokenizer.ggml.tokens: %zu of them, the most is %u", tokens, limits::vocabulary_max);
+            return fail(error, Status::LIMIT, "tokenizer.ggml.tokens: %zu of them, the most is %u", tokens,
+                        limits::vocabulary_max);
         }
         if (!source_.types.empty() && source_.types.size() != tokens) {
-            return fail(error, Status::CORRUPT, "tokenizer.ggml.token_type: %zu values for %zu tokens", source_.types.size(), tokens);
+            return fail(error, Status::CORRUPT, "tokenizer.ggml.token_type: %zu values for %zu tokens",
+                        source_.types.size(), tokens);
         }
         if (source_.merges.size() > limits::array_values_max) {
-            return fail(error, Status::LIMIT, "tokenizer.ggml.merges: %zu of them, the most is %llu", source_.merges.size(),
-                        static_cast<unsigned long long>(limits::array_values_max));
+            return fail(error, Status::LIMIT, "tokenizer.ggml.merges: %zu of them, the most is %llu",
+                        source_.merges.size(), static_cast<unsigned long long>(limits::array_values_max));
         }
         return Status::OK;
     }
@@ -140,19 +156,26 @@ private:
         for (size_t i = 0; i < count; ++i) {
             const std::string_view text = source_.tokens[i];
             total += text.size();
-            if (text.empty()) return fail(error, Status::CORRUPT, "tokenizer.ggml.tokens: token %zu is empty", i);
+            if (text.empty())
+                return fail(error, Status::CORRUPT, "tokenizer.ggml.tokens: token %zu is empty", i);
             if (text.size() > limits::token_bytes_max || total > vocabulary_bytes_max) {
-                return fail(error, Status::LIMIT, "tokenizer.ggml.tokens: token %zu has %zu bytes, the most is %u, and %llu in all",
-                            i, text.size(), limits::token_bytes_max, static_cast<unsigned long long>(vocabulary_bytes_max));
+                return fail(error, Status::LIMIT,
+                            "tokenizer.ggml.tokens: token %zu has %zu bytes, the most is %u, and %llu in all",
+                            i, text.size(), limits::token_bytes_max,
+                            static_cast<unsigned long long>(vocabulary_bytes_max));
             }
             if (int32_t other; !index.insert(static_cast<int32_t>(i), &other)) {
-                if (other < 0) return fail(error, Status::LIMIT, "tokenizer.ggml.tokens: too many collide with token %zu", i);
-                return fail(error, Status::CORRUPT, "tokenizer.ggml.tokens: tokens %d and %zu are both \"%.*s\"", other, i,
+                if (other < 0)
+                    return fail(error, Status::LIMIT,
+                                "tokenizer.ggml.tokens: too many collide with token %zu", i);
+                return fail(error, Status::CORRUPT,
+                            "tokenizer.ggml.tokens: tokens %d and %zu are both \"%.*s\"", other, i,
                             shown(text), text.data());
             }
             const int32_t type = source_.types.empty() ? 1 : source_.types[i];
             if (type < 1 || type > 6) {
-                return fail(error, Status::CORRUPT, "tokenizer.ggml.token_type: token %zu has type %d, known are 1 to 6", i, type);
+                return fail(error, Status::CORRUPT,
+                            "tokenizer.ggml.token_type: token %zu has type %d, known are 1 to 6", i, type);
             }
             made.types_.push_back(append_bytes(text, static_cast<TokenType>(type)));
         }
@@ -163,7 +186,8 @@ private:
     // spelled; no text becomes it. Returns the type that the token has in effect.
     TokenType append_bytes(std::string_view text, TokenType type) {
         Vocabulary& made = *made_;
-        const bool ordinary = type == TokenType::normal || type == TokenType::unused || type == TokenType::byte;
+        const bool ordinary =
+            type == TokenType::normal || type == TokenType::unused || type == TokenType::byte;
         if (!ordinary || !append_alphabet_bytes(text, made.bytes_)) {
             made.bytes_.insert(made.bytes_.end(), text.begin(), text.end());
             if (ordinary) type = TokenType::unused;
@@ -176,7 +200,8 @@ private:
 
     Status read_id(const char* key, int64_t value, int32_t* id, Error* error) const {
         if (value < -1 || value >= static_cast<int64_t>(source_.tokens.size())) {
-            return fail(error, Status::CORRUPT, "tokenizer.ggml.%s_token_id: %lld, the vocabulary has 0 to %zu", key,
+            return fail(error, Status::CORRUPT,
+                        "tokenizer.ggml.%s_token_id: %lld, the vocabulary has 0 to %zu", key,
                         static_cast<long long>(value), source_.tokens.size() - 1);
         }
         *id = static_cast<int32_t>(value);
@@ -191,10 +216,12 @@ private:
         TREADLE_TRY(read_id("unknown", source_.unk, &made.unk_, error));
         TREADLE_TRY(read_id("padding", source_.pad, &made.pad_, error));
         if (source_.add_bos.value_or(false) && made.bos_ < 0) {
-            return fail(error, Status::CORRUPT, "tokenizer.ggml.add_bos_token: true, but there is no bos_token_id");
+            return fail(error, Status::CORRUPT,
+                        "tokenizer.ggml.add_bos_token: true, but there is no bos_token_id");
         }
         if (source_.add_eos.value_or(false) && made.eos_ < 0) {
-            return fail(error, Status::CORRUPT, "tokenizer.ggml.add_eos_token: true, but there is no eos_token_id");
+            return fail(error, Status::CORRUPT,
+                        "tokenizer.ggml.add_eos_token: true, but there is no eos_token_id");
         }
         made.add_bos_ = source_.add_bos.value_or(made.pre_tokenizer_->adds_bos() && made.bos_ >= 0);
         made.add_eos_ = source_.add_eos.value_or(false);
@@ -229,14 +256,17 @@ private:
         for (int32_t id = 0; id < made.size(); ++id) {
             TokenType& type = made.types_[static_cast<size_t>(id)];
             const std::string_view text = source_.tokens[static_cast<size_t>(id)];
-            if (type == TokenType::user_defined && text.starts_with("<|") && text.ends_with("|>")) type = TokenType::control;
+            if (type == TokenType::user_defined && text.starts_with("<|") && text.ends_with("|>"))
+                type = TokenType::control;
             if (type != TokenType::user_defined && !made.is_control(id)) continue;
             if (text.size() > special_bytes_max) {
-                return fail(error, Status::LIMIT, "tokenizer.ggml.tokens: special token %d has %zu bytes, the most is %zu", id,
+                return fail(error, Status::LIMIT,
+                            "tokenizer.ggml.tokens: special token %d has %zu bytes, the most is %zu", id,
                             text.size(), special_bytes_max);
             }
             if (find_invalid_utf8(text) != utf8_valid) {  // it could cut a character of the text in two
-                return fail(error, Status::CORRUPT, "tokenizer.ggml.tokens: special token %d is not valid UTF-8", id);
+                return fail(error, Status::CORRUPT,
+                            "tokenizer.ggml.tokens: special token %d is not valid UTF-8", id);
             }
             entries.push_back({made.token_bytes(id), id});
             made.special_starts_[static_cast<uint8_t>(made.token_bytes(id)[0])] = true;
@@ -268,21 +298,27 @@ private:
             const std::string_view merge = source_.merges[rank];
             const size_t space = merge.find(' ', 1);
             if (space == std::string_view::npos || space + 1 == merge.size()) {
-                return fail(error, Status::CORRUPT, "tokenizer.ggml.merges: merge %zu, \"%.*s\", is not two tokens and a space", rank,
+                return fail(error, Status::CORRUPT,
+                            "tokenizer.ggml.merges: merge %zu, \"%.*s\", is not two tokens and a space", rank,
                             shown(merge), merge.data());
             }
             const int32_t left = index.find(merge.substr(0, space));
             const int32_t right = index.find(merge.substr(space + 1));
             const int32_t result = index.find(merge.substr(0, space), merge.substr(space + 1));
             if (left < 0 || right < 0 || result < 0) {
-                return fail(error, Status::CORRUPT, "tokenizer.ggml.merges: merge %zu, \"%.*s\": %s is not in the vocabulary", rank,
-                            shown(merge), merge.data(), left < 0 ? "its left side" : right < 0 ? "its right side" : "its result");
+                return fail(error, Status::CORRUPT,
+                            "tokenizer.ggml.merges: merge %zu, \"%.*s\": %s is not in the vocabulary", rank,
+                            shown(merge), merge.data(),
+                            left < 0    ? "its left side"
+                            : right < 0 ? "its right side"
+                                        : "its result");
             }
             // Plain text never becomes a control token, and bytes are never changed.
             if (made_->is_control(result) || !joins(left, right, result)) continue;
             const auto insertion = made_->merges_.insert(left, right, static_cast<uint32_t>(rank), result);
             if (insertion == MergeTable::Insertion::crowded) {
-                return fail(error, Status::LIMIT, "tokenizer.ggml.merges: too many collide with merge %zu, \"%.*s\"", rank,
+                return fail(error, Status::LIMIT,
+                            "tokenizer.ggml.merges: too many collide with merge %zu, \"%.*s\"", rank,
                             shown(merge), merge.data());
             }
         }
@@ -313,7 +349,8 @@ private:
     Owned<Vocabulary> made_;
 };
 
-Status make_vocabulary(const VocabularySource& source, std::pmr::memory_resource* memory, Owned<Vocabulary>* out, Error* error) {
+Status make_vocabulary(const VocabularySource& source, std::pmr::memory_resource* memory,
+                       Owned<Vocabulary>* out, Error* error) {
     return VocabularyBuilder(source, memory).build(out, error);
 }
 

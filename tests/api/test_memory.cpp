@@ -1,5 +1,5 @@
-// Memory through the hooks: nothing is left after unload, each allocation may fail, a step allocates nothing, and the library never
-// calls malloc or operator new itself.
+// Memory through the hooks: nothing is left after unload, each allocation may fail, a step allocates nothing,
+// and the library never calls malloc or operator new itself.
 #include <cstdlib>
 
 #include "api_fixture.h"

@@ -1,5 +1,5 @@
-// Many threads at one engine: submit, cancel, release, poll and ask while another steps. Meant for the thread sanitizer; the answers
-// are compared all the same.
+// Many threads at one engine: submit, cancel, release, poll and ask while another steps. Meant for the thread
+// sanitizer; the answers are compared all the same.
 #include <atomic>
 #include <thread>
 

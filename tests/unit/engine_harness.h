@@ -1,5 +1,5 @@
-// Runs workloads on a real engine over a model file in memory, and keeps what the one promise is about: each request's tokens, and
-// the bytes of every row of logits. The tests of the engine compare two such runs by equality.
+// Runs workloads on a real engine over a model file in memory, and keeps what the one promise is about: each
+// request's tokens, and the bytes of every row of logits. The tests of the engine compare two such runs by equality.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Every word of the 16-lane vocabulary as a function from bits to bits, so that test_lanes.cpp can compare tiers. One list,
-// TREADLE_TEST_WORDS, compiled per tier by lanes_words.inl.
+// Every word of the 16-lane vocabulary as a function from bits to bits, so that test_lanes.cpp can
+// compare tiers. One list, TREADLE_TEST_WORDS, compiled per tier by lanes_words.inl.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ struct LanesInput {
     alignas(64) uint32_t a[16];  // floats or integers, as the word takes them
     alignas(64) uint32_t b[16];
     alignas(64) uint32_t c[16];
-    int32_t count;               // 0 .. 16
+    int32_t count;  // 0 .. 16
 };
 
 struct LanesWord {

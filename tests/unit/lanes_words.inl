@@ -1,5 +1,5 @@
-// Bodies of the list in lanes_words.h for one tier. The including file defines TREADLE_TEST_TIER and has included that tier's
-// lanes header.
+// Bodies of the list in lanes_words.h for one tier. The including file defines TREADLE_TEST_TIER and
+// has included that tier's lanes header.
 
 namespace {
 namespace words {
@@ -17,59 +17,59 @@ uint32_t bits(float value) {
 }
 
 // In each body: x, y, z are the inputs as floats, i, j as integers, m is a mask.
-#define TREADLE_TEST_WORDS(X)                                                                          \
-    X("set1 f32", true, false, give(out, set1(floats(in.a)[3])))                                       \
-    X("set1 i32", false, false, give(out, set1(integers(in.a)[3])))                                    \
-    X("zero_f32", true, false, give(out, zero_f32()))                                                  \
-    X("lane_numbers", false, false, give(out, lane_numbers()))                                         \
-    X("load_first", true, false, give(out, load_first(floats(in.a), in.count)))                        \
-    X("store_first", true, false, store_first(reinterpret_cast<float*>(out), x, in.count))             \
-    X("load_i8", false, false, give(out, load_i8(reinterpret_cast<const int8_t*>(in.a) + 1)))          \
-    X("load_u8", false, false, give(out, load_u8(reinterpret_cast<const uint8_t*>(in.a) + 1)))         \
-    X("store_i8", false, false, store_i8(reinterpret_cast<int8_t*>(out), shift_right_signed<24>(i)))   \
-    X("load_f16", true, false, give(out, load_f16(reinterpret_cast<const uint16_t*>(in.a))))           \
-    X("load_bf16", true, false, give(out, load_bf16(reinterpret_cast<const uint16_t*>(in.a))))         \
-    X("store_f16", false, true, store_f16(reinterpret_cast<uint16_t*>(out), x))                        \
-    X("add f32", true, false, give(out, add(x, y)))                                                    \
-    X("sub f32", true, false, give(out, sub(x, y)))                                                    \
-    X("mul", true, false, give(out, mul(x, y)))                                                        \
-    X("div", true, false, give(out, div(x, y)))                                                        \
-    X("sqrt", true, false, give(out, sqrt(x)))                                                         \
-    X("fma", true, false, give(out, fma(x, y, z)))                                                     \
-    X("min", true, false, give(out, min(x, y)))                                                        \
-    X("max f32", true, false, give(out, max(x, y)))                                                    \
-    X("add i32", false, false, give(out, add(i, j)))                                                   \
-    X("sub i32", false, false, give(out, sub(i, j)))                                                   \
-    X("max i32", false, false, give(out, max(i, j)))                                                   \
-    X("shift_left", false, false, give(out, shift_left<5>(i)))                                         \
-    X("shift_right", false, false, give(out, shift_right<5>(i)))                                       \
-    X("shift_right_signed", false, false, give(out, shift_right_signed<5>(i)))                         \
-    X("bits_of, f32_of_bits", false, false, give(out, bits_of(f32_of_bits(i))))                        \
-    X("bit_and", false, false, give(out, bit_and(i, j)))                                               \
-    X("bit_or", false, false, give(out, bit_or(i, j)))                                                 \
-    X("bit_xor", false, false, give(out, bit_xor(i, j)))                                               \
-    X("to_f32", true, false, give(out, to_f32(i)))                                                     \
-    X("to_i32", false, false, give(out, to_i32(x)))                                                    \
-    X("less f32", false, false, give(out, less(x, y)))                                                 \
-    X("equal", false, false, give(out, equal(x, y)))                                                   \
-    X("less i32", false, false, give(out, less(i, j)))                                                 \
-    X("select f32", true, false, give(out, select(m, x, z)))                                           \
-    X("select i32", false, false, give(out, select(m, i, j)))                                          \
-    X("mask_bits", false, false, out[0] = mask_bits(m))                                                \
-    X("sum f32", true, false, out[0] = bits(sum(x)))                                                   \
-    X("sum i32", false, false, out[0] = static_cast<uint32_t>(sum(shift_right_signed<5>(i))))          \
-    X("max_lane f32", true, false, out[0] = bits(max_lane(x)))                                         \
+#define TREADLE_TEST_WORDS(X)                                                                        \
+    X("set1 f32", true, false, give(out, set1(floats(in.a)[3])))                                     \
+    X("set1 i32", false, false, give(out, set1(integers(in.a)[3])))                                  \
+    X("zero_f32", true, false, give(out, zero_f32()))                                                \
+    X("lane_numbers", false, false, give(out, lane_numbers()))                                       \
+    X("load_first", true, false, give(out, load_first(floats(in.a), in.count)))                      \
+    X("store_first", true, false, store_first(reinterpret_cast<float*>(out), x, in.count))           \
+    X("load_i8", false, false, give(out, load_i8(reinterpret_cast<const int8_t*>(in.a) + 1)))        \
+    X("load_u8", false, false, give(out, load_u8(reinterpret_cast<const uint8_t*>(in.a) + 1)))       \
+    X("store_i8", false, false, store_i8(reinterpret_cast<int8_t*>(out), shift_right_signed<24>(i))) \
+    X("load_f16", true, false, give(out, load_f16(reinterpret_cast<const uint16_t*>(in.a))))         \
+    X("load_bf16", true, false, give(out, load_bf16(reinterpret_cast<const uint16_t*>(in.a))))       \
+    X("store_f16", false, true, store_f16(reinterpret_cast<uint16_t*>(out), x))                      \
+    X("add f32", true, false, give(out, add(x, y)))                                                  \
+    X("sub f32", true, false, give(out, sub(x, y)))                                                  \
+    X("mul", true, false, give(out, mul(x, y)))                                                      \
+    X("div", true, false, give(out, div(x, y)))                                                      \
+    X("sqrt", true, false, give(out, sqrt(x)))                                                       \
+    X("fma", true, false, give(out, fma(x, y, z)))                                                   \
+    X("min", true, false, give(out, min(x, y)))                                                      \
+    X("max f32", true, false, give(out, max(x, y)))                                                  \
+    X("add i32", false, false, give(out, add(i, j)))                                                 \
+    X("sub i32", false, false, give(out, sub(i, j)))                                                 \
+    X("max i32", false, false, give(out, max(i, j)))                                                 \
+    X("shift_left", false, false, give(out, shift_left<5>(i)))                                       \
+    X("shift_right", false, false, give(out, shift_right<5>(i)))                                     \
+    X("shift_right_signed", false, false, give(out, shift_right_signed<5>(i)))                       \
+    X("bits_of, f32_of_bits", false, false, give(out, bits_of(f32_of_bits(i))))                      \
+    X("bit_and", false, false, give(out, bit_and(i, j)))                                             \
+    X("bit_or", false, false, give(out, bit_or(i, j)))                                               \
+    X("bit_xor", false, false, give(out, bit_xor(i, j)))                                             \
+    X("to_f32", true, false, give(out, to_f32(i)))                                                   \
+    X("to_i32", false, false, give(out, to_i32(x)))                                                  \
+    X("less f32", false, false, give(out, less(x, y)))                                               \
+    X("equal", false, false, give(out, equal(x, y)))                                                 \
+    X("less i32", false, false, give(out, less(i, j)))                                               \
+    X("select f32", true, false, give(out, select(m, x, z)))                                         \
+    X("select i32", false, false, give(out, select(m, i, j)))                                        \
+    X("mask_bits", false, false, out[0] = mask_bits(m))                                              \
+    X("sum f32", true, false, out[0] = bits(sum(x)))                                                 \
+    X("sum i32", false, false, out[0] = static_cast<uint32_t>(sum(shift_right_signed<5>(i))))        \
+    X("max_lane f32", true, false, out[0] = bits(max_lane(x)))                                       \
     X("max_lane i32", false, false, out[0] = static_cast<uint32_t>(max_lane(i)))
 
-#define TREADLE_TEST_WORD_ENTRY(name, f32, f16, body)                           \
-    {name, f32, f16, [](const LanesInput& in, uint32_t* out) {                  \
-         [[maybe_unused]] const F32x16 x = load(floats(in.a));                  \
-         [[maybe_unused]] const F32x16 y = load(floats(in.b));                  \
-         [[maybe_unused]] const F32x16 z = load(floats(in.c));                  \
-         [[maybe_unused]] const I32x16 i = load(integers(in.a));                \
-         [[maybe_unused]] const I32x16 j = load(integers(in.b));                \
-         [[maybe_unused]] const I32x16 m = less(i, j);                          \
-         body;                                                                  \
+#define TREADLE_TEST_WORD_ENTRY(name, f32, f16, body)            \
+    {name, f32, f16, [](const LanesInput& in, uint32_t* out) {   \
+         [[maybe_unused]] const F32x16 x = load(floats(in.a));   \
+         [[maybe_unused]] const F32x16 y = load(floats(in.b));   \
+         [[maybe_unused]] const F32x16 z = load(floats(in.c));   \
+         [[maybe_unused]] const I32x16 i = load(integers(in.a)); \
+         [[maybe_unused]] const I32x16 j = load(integers(in.b)); \
+         [[maybe_unused]] const I32x16 m = less(i, j);           \
+         body;                                                   \
      }},
 
 constexpr LanesWord list[] = {TREADLE_TEST_WORDS(TREADLE_TEST_WORD_ENTRY)};

@@ -1,5 +1,5 @@
-// The words of the AVX2 tier and the CPU's own FMA, for test_lanes.cpp, which calls them only where the CPU has both. The pragmas
-// stand in for compiler flags and cover this file's own code only.
+// The words of the AVX2 tier and the CPU's own FMA, for test_lanes.cpp, which calls them only where the
+// CPU has both. The pragmas stand in for compiler flags and cover this file's own code only.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
@@ -16,7 +16,8 @@ LanesWords avx2_lanes_words() { return words::all(); }
 
 void hardware_fma(const float* a, const float* b, const float* c, float* out, int count) {
     for (int i = 0; i < count; i += 8)
-        _mm256_storeu_ps(out + i, _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), _mm256_loadu_ps(c + i)));
+        _mm256_storeu_ps(
+            out + i, _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), _mm256_loadu_ps(c + i)));
 }
 
 #if defined(__clang__)

@@ -2,39 +2,16 @@
 // of packing, and a load of a GgufWriter's bytes.
 #pragma once
 
-#include <cstdlib>
-#include <cstring>
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "base/platform.h"
 #include "gguf_writer.h"
 #include "model/model.h"
+#include "test_memory.h"
 
 namespace treadle::test {
-
-// Counts live allocations; the one numbered `fail_at` (from 1) and all after it find no memory.
-struct CountingAllocator {
-    int64_t live = 0;
-    int64_t made = 0;
-    int64_t fail_at = INT64_MAX;
-
-    AllocatorHooks hooks() { return {this, alloc, release}; }
-
-private:
-    static void* alloc(void* user, size_t size, size_t alignment, int32_t) {
-        auto* self = static_cast<CountingAllocator*>(user);
-        if (++self->made >= self->fail_at) return nullptr;
-        const size_t step = alignment < sizeof(void*) ? sizeof(void*) : alignment;
-        void* pointer = std::aligned_alloc(step, (size + step - 1) / step * step);
-        self->live += pointer != nullptr;
-        return pointer;
-    }
-    static void release(void* user, void* pointer, size_t, size_t, int32_t) {
-        --static_cast<CountingAllocator*>(user)->live;
-        std::free(pointer);
-    }
-};
 
 struct Recorded {
     std::string name;
@@ -85,7 +62,7 @@ private:
 
 // One load of a file, and what came of it.
 struct Load {
-    CountingAllocator allocator;
+    TestAllocator allocator;
     std::vector<Recorded> recorded;
     Error error;
     Status status = Status::OK;

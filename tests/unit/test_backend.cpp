@@ -546,10 +546,11 @@ TEST_CASE("a backend is abandoned and destroyed with a pass under way") {
         Fixture f(CpuTier::automatic, 3);
         std::vector<TestPass> passes = make_passes(*f.program);
         REQUIRE(f.backend->begin(passes[0].input(), passes[0].dims()) == Status::OK);
-        f.backend->advance(system_clock().now() + round * 10'000, 3);
+        const int64_t deadline = system_clock().now() + round * 10'000;
+        const bool done = f.backend->advance(deadline, 3).state == PassState::done;
         if (round % 2 == 0) {
             f.backend->abandon();
-            CHECK(f.backend->results().rows.empty());
+            CHECK(f.backend->results().rows.empty() == !done);
             REQUIRE(f.backend->begin(passes[0].input(), passes[0].dims()) == Status::OK);
             finish(*f.backend);
             CHECK(f.backend->results().rows.size() == 1);

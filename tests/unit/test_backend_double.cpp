@@ -1,3 +1,4 @@
+// Bodies of the double, and the tests that it keeps what it promises.
 #include "test_backend_double.h"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// A random program with its weights, and the slow run of it that the backend is compared with.
 #include "test_backend_model.h"
 
 #include <algorithm>

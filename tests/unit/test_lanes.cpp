@@ -1,5 +1,5 @@
-// The 16-lane vocabulary: AVX2's words against the scalar ones by bits over special and random values, and base's exact fused
-// multiply-add against the CPU's.
+// The 16-lane vocabulary: AVX2's words against the scalar ones by bits over special and random values,
+// and base's exact fused multiply-add against the CPU's.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -23,11 +23,13 @@ namespace {
 bool cpu_runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 constexpr uint32_t special_bits[] = {
-    0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x00000002, 0x007fffff, 0x807fffff, 0x00800000, 0x80800000, 0x00800001,
-    0x33000000, 0x33000001, 0x33800000, 0x387fc000, 0x387fe000, 0x38800000, 0x3effffff, 0x3f000000, 0x3f000001, 0x3f800000,
-    0xbf800000, 0x3f800001, 0x3fc00000, 0x40200000, 0xc0200000, 0x477fe000, 0x477fefff, 0x477ff000, 0xc77ff000, 0x47800000,
-    0x4affffff, 0x4b000001, 0x4effffff, 0x4f000000, 0xcf000000, 0xcf000001, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,
-    0x7fc00000, 0xffc00000, 0x7f800001, 0x7fffffff, 0x0d800000, 0x0d7fffff, 0x00007fff, 0x3c003c00, 0x7c00fc00, 0x7e00fe01,
+    0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x00000002, 0x007fffff, 0x807fffff, 0x00800000,
+    0x80800000, 0x00800001, 0x33000000, 0x33000001, 0x33800000, 0x387fc000, 0x387fe000, 0x38800000,
+    0x3effffff, 0x3f000000, 0x3f000001, 0x3f800000, 0xbf800000, 0x3f800001, 0x3fc00000, 0x40200000,
+    0xc0200000, 0x477fe000, 0x477fefff, 0x477ff000, 0xc77ff000, 0x47800000, 0x4affffff, 0x4b000001,
+    0x4effffff, 0x4f000000, 0xcf000000, 0xcf000001, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,
+    0x7fc00000, 0xffc00000, 0x7f800001, 0x7fffffff, 0x0d800000, 0x0d7fffff, 0x00007fff, 0x3c003c00,
+    0x7c00fc00, 0x7e00fe01,
 };
 
 uint32_t any_bits(std::mt19937& random) {
@@ -44,7 +46,9 @@ bool same(const LanesWord& word, const uint32_t* a, const uint32_t* b) {
         if (a[i] == b[i]) continue;
         if (word.gives_f32 && is_nan_f32(a[i]) && is_nan_f32(b[i])) continue;
         if (word.gives_f16) {
-            const auto half_same = [](uint32_t x, uint32_t y) { return x == y || (is_nan_f16(x) && is_nan_f16(y)); };
+            const auto half_same = [](uint32_t x, uint32_t y) {
+                return x == y || (is_nan_f16(x) && is_nan_f16(y));
+            };
             if (half_same(a[i] & 0xffff, b[i] & 0xffff) && half_same(a[i] >> 16, b[i] >> 16)) continue;
         }
         return false;
@@ -127,24 +131,29 @@ TEST_CASE("exact_fma: equals the CPU's own on random and special values") {
     for (int round = 0; round < 2600; ++round) {
         for (int i = 0; i < batch; ++i) {
             const uint64_t x = random(), y = random();
-            uint32_t bits[3] = {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32), static_cast<uint32_t>(y)};
+            uint32_t bits[3] = {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32),
+                                static_cast<uint32_t>(y)};
             const auto pick = static_cast<uint32_t>(y >> 32);
-            // Half of the time exponents such that product and addend meet; at times near the subnormals; at times specials.
+            // Half of the time exponents such that product and addend meet; at times near the
+            // subnormals; at times specials.
             if (pick % 2 == 0) {
                 const uint32_t low = pick % 8 == 0 ? 0x20000000u : 0x3f000000u;
                 bits[0] = (bits[0] & 0x80ffffffu) | low;
                 bits[1] = (bits[1] & 0x80ffffffu) | low;
-                const uint32_t sum_exponent = pick % 8 == 0 ? (bits[2] >> 23 & 7u) : 98 + (bits[2] >> 23 & 63u);
+                const uint32_t sum_exponent =
+                    pick % 8 == 0 ? (bits[2] >> 23 & 7u) : 98 + (bits[2] >> 23 & 63u);
                 bits[2] = (bits[2] & 0x807fffffu) | sum_exponent << 23;
             } else if (pick % 16 == 1) {
-                for (uint32_t& value : bits) value = special_bits[value % (sizeof special_bits / sizeof special_bits[0])];
+                for (uint32_t& value : bits)
+                    value = special_bits[value % (sizeof special_bits / sizeof special_bits[0])];
             }
             a[i] = std::bit_cast<float>(bits[0]);
             b[i] = std::bit_cast<float>(bits[1]);
             c[i] = std::bit_cast<float>(bits[2]);
         }
         hardware_fma(a.data(), b.data(), c.data(), out.data(), batch);
-        for (int i = 0; i < batch; ++i) different += same_f32(treadle::exact_fma(a[i], b[i], c[i]), out[i]) ? 0 : 1;
+        for (int i = 0; i < batch; ++i)
+            different += same_f32(treadle::exact_fma(a[i], b[i], c[i]), out[i]) ? 0 : 1;
     }
     CHECK(different == 0);
 }

@@ -16,8 +16,8 @@ constexpr float untouched = 12345.0f;
 struct Packed {
     explicit Packed(BytesSource& source) {
         Error error;
-        const Status status =
-            cpu::pack_weight(source, WeightUse::matrix, {}, &memory.weights, &memory.scratch, &weight, &error);
+        const Status status = cpu::pack_weight(source, WeightUse::matrix, {}, &memory.weights,
+                                               &memory.scratch, &weight, &error);
         INFO(std::string(error.message));
         REQUIRE(status == Status::OK);
     }
@@ -47,7 +47,8 @@ int count_different(BytesSource& source, Activations& act) {
     int different = 0;
     for (const Tier& tier : tiers()) {
         std::vector<float> out(expected.size(), untouched);
-        tier.linear(w, nullptr, act.act(), nullptr, act.rows, 0, w.panels(), out.data(), static_cast<size_t>(w.rows));
+        tier.linear(w, nullptr, act.act(), nullptr, act.rows, 0, w.panels(), out.data(),
+                    static_cast<size_t>(w.rows));
         different += count_different(expected, out);
     }
     return different;
@@ -89,7 +90,9 @@ TEST_CASE("linear: every type and tier equals the reference by bits, whatever th
                     for (size_t t = 0; t < static_cast<size_t>(count); ++t)
                         for (size_t n = 0; n < stride; ++n)
                             different += same_f32(out[t * stride + n],
-                                                  n < outputs ? expected[t * outputs + n] : untouched) ? 0 : 1;
+                                                  n < outputs ? expected[t * outputs + n] : untouched)
+                                             ? 0
+                                             : 1;
                 }
                 CHECK(different == 0);
             }
@@ -109,7 +112,8 @@ TEST_CASE("linear: weights at their bounds with activations at ±127 stay exact"
             Activations act(4, 512);
             for (size_t i = 0; i < act.q.size(); ++i) {
                 const size_t row = i / 512;
-                act.q[i] = row == 0 || (row == 2 && i % 2 == 0) || (row == 3 && i % 32 < 16) ? int8_t{127} : int8_t{-127};
+                act.q[i] = row == 0 || (row == 2 && i % 2 == 0) || (row == 3 && i % 32 < 16) ? int8_t{127}
+                                                                                             : int8_t{-127};
             }
             for (float& scale : act.scale) scale = 0.25f;
             act.count_sums();
@@ -121,7 +125,8 @@ TEST_CASE("linear: weights at their bounds with activations at ±127 stay exact"
 
 TEST_CASE("linear: scales that are zero, subnormal, infinite or NaN spread as the reference says") {
     std::mt19937 random(9);
-    constexpr uint16_t halves[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x3c00};
+    constexpr uint16_t halves[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x7bff,
+                                   0xfbff, 0x7c00, 0xfc00, 0x7e00, 0x3c00};
     for (int index = 0; index < type_count; ++index) {
         const TypeInfo& info = type_at(index);
         if (packed_kind(info.type) == nullptr) continue;
@@ -133,7 +138,8 @@ TEST_CASE("linear: scales that are zero, subnormal, infinite or NaN spread as th
             uint8_t* block = source.data.data() + at;
             put_half(block, half_fields(info.type).scale, halves[random() % 10]);
             put_half(block, half_fields(info.type).minimum, halves[random() % 10]);
-            if (info.type == TensorType::MXFP4) block[0] = static_cast<uint8_t>(random() % 2 == 0 ? random() % 3 : 253 + random() % 3);
+            if (info.type == TensorType::MXFP4)
+                block[0] = static_cast<uint8_t>(random() % 2 == 0 ? random() % 3 : 253 + random() % 3);
         }
         Activations act(5, 512);
         act.fill(random);
@@ -162,10 +168,14 @@ TEST_CASE("linear: up to 33 rows, gathered in any order, with a bias added last"
                 std::vector<int32_t> rows(static_cast<size_t>(count));
                 for (int32_t& row : rows) row = static_cast<int32_t>(random() % 33);
                 std::vector<float> out(static_cast<size_t>(count) * 40, untouched);
-                tier.linear(packed.weight.matrix, bias.data(), act.act(), rows.data(), count, 0, 3, out.data(), 40);
+                tier.linear(packed.weight.matrix, bias.data(), act.act(), rows.data(), count, 0, 3,
+                            out.data(), 40);
                 for (size_t i = 0; i < rows.size(); ++i)
                     for (size_t n = 0; n < 40; ++n)
-                        different += same_f32(out[i * 40 + n], expected[static_cast<size_t>(rows[i]) * 40 + n] + bias[n]) ? 0 : 1;
+                        different += same_f32(out[i * 40 + n],
+                                              expected[static_cast<size_t>(rows[i]) * 40 + n] + bias[n])
+                                         ? 0
+                                         : 1;
             }
             CHECK(different == 0);
         }
@@ -205,11 +215,13 @@ TEST_CASE("quantize: rule 4 to the letter, in every tier") {
         const float size = std::ldexp(1.0f, static_cast<int>(random() % 250) - 125);
         for (float& value : x) value = (static_cast<float>(random() % 2001) - 1000.0f) * 1e-3f * size;
         for (int i = 0; i < 8; ++i) {
-            constexpr float specials[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f, 0x1p-100f, 0x1.fffffep-101f, 3.4e38f};
+            constexpr float specials[] = {INFINITY,  -INFINITY,        NAN,    0.0f, -0.0f,
+                                          0x1p-100f, 0x1.fffffep-101f, 3.4e38f};
             if (random() % 3 == 0) x[random() % columns] = specials[i];
         }
         if (round % 5 == 0)
-            for (size_t i = 64; i < 96; ++i) x[i] = i == 70 ? (round % 2 == 0 ? 0x1p-100f : 0x1.fffffep-101f) : 0.0f;
+            for (size_t i = 64; i < 96; ++i)
+                x[i] = i == 70 ? (round % 2 == 0 ? 0x1p-100f : 0x1.fffffep-101f) : 0.0f;
         for (const Tier& tier : tiers()) {
             Activations act(1, columns);
             tier.quantize(x.data(), columns, act.q.data(), act.scale.data(), act.sum.data());
@@ -221,11 +233,16 @@ TEST_CASE("quantize: rule 4 to the letter, in every tier") {
                 const float largest = std::bit_cast<float>(largest_bits);
                 const bool finite = largest_bits < 0x7f800000;
                 const bool zero = !finite || largest < 0x1p-100f;
-                different += same_f32(act.scale[group], !finite ? NAN : zero ? 0.0f : largest / 127.0f) ? 0 : 1;
+                different += same_f32(act.scale[group], !finite ? NAN
+                                                        : zero  ? 0.0f
+                                                                : largest / 127.0f)
+                                 ? 0
+                                 : 1;
                 for (size_t half = 0; half < 2; ++half) {
                     int32_t sum = 0;
                     for (size_t i = group * 32 + half * 16; i < group * 32 + half * 16 + 16; ++i) {
-                        const int expected = zero ? 0 : static_cast<int>(std::nearbyintf(x[i] * (127.0f / largest)));
+                        const int expected =
+                            zero ? 0 : static_cast<int>(std::nearbyintf(x[i] * (127.0f / largest)));
                         different += act.q[i] == expected && std::abs(expected) <= 127 ? 0 : 1;
                         sum += act.q[i];
                     }
@@ -242,7 +259,8 @@ TEST_CASE("quantize: no largest value makes a code beyond ±127") {
     std::mt19937 random(29);
     int beyond = 0;
     for (int round = 0; round < 2'000'000; ++round) {
-        const float largest = std::bit_cast<float>(0x0d800000u + static_cast<uint32_t>(random()) % (0x7f800000u - 0x0d800000u));
+        const float largest =
+            std::bit_cast<float>(0x0d800000u + static_cast<uint32_t>(random()) % (0x7f800000u - 0x0d800000u));
         beyond += std::nearbyintf(largest * (127.0f / largest)) > 127.0f ? 1 : 0;
     }
     CHECK(beyond == 0);

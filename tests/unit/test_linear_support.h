@@ -1,5 +1,6 @@
-// What the tests of packing and of the linear kernels share: random tensors of every type, a weight source over
-// bytes, activations, the tiers, and a slow reference that knows nothing of panels, planes or tiles.
+// What the tests of packing and of the linear kernels share: random tensors of every type, a weight
+// source over bytes, activations, the tiers, and a slow reference that knows nothing of panels, planes
+// or tiles.
 #pragma once
 
 #include <bit>
@@ -29,7 +30,7 @@ struct TestMemory {
     Memory scratch{hooks, MemoryKind::scratch};
 };
 
-// ---- Tensors -----------------------------------------------------------------------------------------------------
+// ---- Tensors ----------------------------------------------------------------------------------------
 
 class BytesSource final : public WeightSource {
 public:
@@ -46,7 +47,8 @@ public:
     Status read(uint64_t offset, void* destination, size_t size, Error* error) override {
         ++reads;
         if (reads > reads_allowed) return fail(error, Status::IO, "read %d fails", reads);
-        if (offset > data.size() || size > data.size() - offset) return fail(error, Status::TRUNCATED, "past the end");
+        if (offset > data.size() || size > data.size() - offset)
+            return fail(error, Status::TRUNCATED, "past the end");
         std::memcpy(destination, data.data() + offset, size);
         return Status::OK;
     }
@@ -107,13 +109,16 @@ inline void fill_random(BytesSource& source, std::mt19937& random) {
     for (size_t at = 0; at < source.data.size(); at += width) {
         const float value = (static_cast<float>(random() % 2000001) - 1e6f) * 1e-6f;
         const auto bits = std::bit_cast<uint32_t>(value);
-        const uint16_t half = type == TensorType::F16 ? f16_from_f32(value) : static_cast<uint16_t>(bits >> 16);
-        if (width == 4) std::memcpy(&source.data[at], &bits, 4);
-        else std::memcpy(&source.data[at], &half, 2);
+        const uint16_t half =
+            type == TensorType::F16 ? f16_from_f32(value) : static_cast<uint16_t>(bits >> 16);
+        if (width == 4)
+            std::memcpy(&source.data[at], &bits, 4);
+        else
+            std::memcpy(&source.data[at], &half, 2);
     }
 }
 
-// ---- Activations -------------------------------------------------------------------------------------------------
+// ---- Activations ------------------------------------------------------------------------------------
 
 struct Activations {
     Activations(int32_t row_count, int32_t column_count) : rows(row_count), columns(column_count) {
@@ -145,7 +150,7 @@ struct Activations {
     std::vector<int32_t> sum;
 };
 
-// ---- Tiers -------------------------------------------------------------------------------------------------------
+// ---- Tiers ------------------------------------------------------------------------------------------
 
 struct Tier {
     const char* name;
@@ -164,7 +169,7 @@ inline bool same_f32(float a, float b) {  // by bits; one NaN is as good as anot
     return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
 }
 
-// ---- The reference -----------------------------------------------------------------------------------------------
+// ---- The reference ----------------------------------------------------------------------------------
 
 // A matrix as codes and scales, straight from the file.
 class ReferenceMatrix {
@@ -227,7 +232,8 @@ private:
         return acc;
     }
 
-    float quantized_slice(size_t row, const Activations& act, size_t act_row, size_t first, size_t last) const {
+    float quantized_slice(size_t row, const Activations& act, size_t act_row, size_t first,
+                          size_t last) const {
         const auto group_values = static_cast<size_t>(kind_->group);
         float acc = 0;
         for (size_t k = first; k < last; k += group_values) {
@@ -250,7 +256,9 @@ private:
             switch (kind_->scale) {
                 case ScaleKind::f16:
                 case ScaleKind::f16_min: break;
-                case ScaleKind::i8_f16: w_scale = d * static_cast<float>(static_cast<int8_t>(sub_scale_[group])); break;
+                case ScaleKind::i8_f16:
+                    w_scale = d * static_cast<float>(static_cast<int8_t>(sub_scale_[group]));
+                    break;
                 case ScaleKind::u8_f16_min:
                     w_scale = d * static_cast<float>(sub_scale_[group]);
                     w_minimum = -(minimum * static_cast<float>(sub_minimum_[group]));

@@ -14,7 +14,7 @@ using namespace treadle::test;
 namespace {
 
 struct Read {
-    CountingAllocator allocator;
+    TestAllocator allocator;
     Memory memory{allocator.hooks(), MemoryKind::other};
     HyperParameters got;
     Error error;

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <variant>
 
@@ -37,7 +38,7 @@ private:
     int fail_at_;
 };
 
-Status load_from(FileReader& reader, CountingAllocator& allocator, Error* error) {
+Status load_from(FileReader& reader, TestAllocator& allocator, Error* error) {
     MemorySet memory(allocator.hooks());
     std::vector<Recorded> recorded;
     Owned<Model> model;
@@ -164,8 +165,8 @@ TEST_CASE("model: memory that runs out at any allocation leaves nothing") {
     const Bytes bytes = tiny_llama(1).bytes();
     int64_t refused = 0;
     for (int64_t fail_at = 1;; fail_at = fail_at < 60 ? fail_at + 1 : fail_at + fail_at / 8) {
-        CountingAllocator allocator;
-        allocator.fail_at = fail_at;
+        TestAllocator allocator;
+        allocator.fail_from(fail_at - 1);
         FailingFile reader(bytes, INT32_MAX);
         Error error;
         bool out_of_memory = false;
@@ -175,7 +176,7 @@ TEST_CASE("model: memory that runs out at any allocation leaves nothing") {
         } catch (const std::bad_alloc&) {
             out_of_memory = true;
         }
-        CHECK(allocator.live == 0);
+        CHECK(allocator.live() == 0);
         if (!out_of_memory) {
             CHECK(status == Status::OK);
             break;
@@ -188,11 +189,11 @@ TEST_CASE("model: memory that runs out at any allocation leaves nothing") {
 TEST_CASE("model: a file that fails at any read leaves nothing") {
     const Bytes bytes = tiny_llama(1).bytes();
     for (int fail_at = 1;; ++fail_at) {
-        CountingAllocator allocator;
+        TestAllocator allocator;
         FailingFile reader(bytes, fail_at);
         Error error;
         const Status status = load_from(reader, allocator, &error);
-        CHECK(allocator.live == 0);
+        CHECK(allocator.live() == 0);
         if (status == Status::OK) break;
         CHECK(status == Status::IO);
         CHECK(std::string(error.message).find("read ") != std::string::npos);

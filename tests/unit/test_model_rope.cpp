@@ -15,7 +15,7 @@ using namespace treadle;
 namespace {
 
 struct Made {
-    test::CountingAllocator allocator;
+    test::TestAllocator allocator;
     Memory memory{allocator.hooks(), MemoryKind::other};
     RopeTable table{&memory};
     explicit Made(const RopeParameters& rope, const std::vector<float>& factors = {}) {

@@ -36,7 +36,7 @@ void check_refused(const GgufWriter& file, Status status, const std::string& wor
     CHECK(std::string(status_name(load.status)) == status_name(status));
     CHECK(load.says(words));
     CHECK(load.model == nullptr);
-    CHECK(load.allocator.live == 0);
+    CHECK(load.allocator.live() == 0);
     CHECK(load.recorded.empty());  // found before anything was packed
 }
 
@@ -241,6 +241,6 @@ TEST_CASE("weights: progress rises to the total; a stop at any call leaves nothi
         CHECK(stopped.status == Status::STOPPED);
         CHECK(stopped.says("loading was stopped after"));
         CHECK(calls.made == stop_at);
-        CHECK(stopped.allocator.live == 0);
+        CHECK(stopped.allocator.live() == 0);
     }
 }

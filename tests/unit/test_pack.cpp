@@ -1,5 +1,5 @@
-// Packing: what goes in comes out of the embedding by bits, packed bytes and staging stay within their bounds, and
-// every wrong size, failing read, stop and failed allocation leaves no trace.
+// Packing: what goes in comes out of the embedding by bits, packed bytes and staging stay within their
+// bounds, and every wrong size, failing read, stop and failed allocation leaves no trace.
 #include <doctest/doctest.h>
 
 #include <new>
@@ -111,7 +111,8 @@ TEST_CASE("pack: wrong shapes and types have their status and name the tensor") 
     CHECK(status_of([](BytesSource& s) { s.rows = 0; }) == Status::LIMIT);
     CHECK(status_of([](BytesSource& s) { s.columns = -32; }) == Status::LIMIT);
     CHECK(status_of([](BytesSource& s) { s.rows = INT64_MAX; }) == Status::LIMIT);
-    CHECK(status_of([](BytesSource& s) { s.columns = int64_t{limits::vocabulary_max} + 32; }) == Status::LIMIT);
+    CHECK(status_of([](BytesSource& s) { s.columns = int64_t{limits::vocabulary_max} + 32; }) ==
+          Status::LIMIT);
 }
 
 TEST_CASE("pack: a failing read or a stop leaves nothing behind") {
@@ -132,8 +133,10 @@ TEST_CASE("pack: a failing read or a stop leaves nothing behind") {
         cpu::PackedWeight packed;
         Error error;
         const Status status = pack(source, WeightUse::matrix, memory, &packed, &error, progress);
-        if (status == Status::OK) ended = limit;
-        else CHECK(status == Status::STOPPED);
+        if (status == Status::OK)
+            ended = limit;
+        else
+            CHECK(status == Status::STOPPED);
         CHECK(memory.weights.bytes_in_use() == packed.bytes());
     }
     CHECK(ended >= 5);
@@ -171,8 +174,8 @@ TEST_CASE("pack: whichever allocation fails, it is bad_alloc and nothing is kept
         {
             cpu::PackedWeight packed;
             try {
-                packed_whole = cpu::pack_weight(source, WeightUse::matrix, {}, &weights, &scratch, &packed, nullptr) ==
-                               Status::OK;
+                packed_whole = cpu::pack_weight(source, WeightUse::matrix, {}, &weights, &scratch, &packed,
+                                                nullptr) == Status::OK;
             } catch (const std::bad_alloc&) {
                 CHECK(packed.bytes() == 0);
             }

@@ -15,8 +15,10 @@ namespace {
 std::pmr::memory_resource* heap() { return std::pmr::new_delete_resource(); }
 
 const char* const smollm2 =
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe kind.<|im_end|>\n' "
-    "}}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if "
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ "
+    "'<|im_start|>system\nBe kind.<|im_end|>\n' "
+    "}}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% "
+    "endfor %}{% if "
     "add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 struct Rendered {
@@ -26,7 +28,8 @@ struct Rendered {
     std::string message;
 };
 
-Rendered render(const ChatTemplate& chat, const std::vector<ChatMessage>& messages, ChatStart start, bool generation_prompt) {
+Rendered render(const ChatTemplate& chat, const std::vector<ChatMessage>& messages, ChatStart start,
+                bool generation_prompt) {
     std::pmr::vector<TextSegment> segments(heap());
     Error error;
     Rendered rendered;
@@ -52,8 +55,10 @@ Owned<ChatTemplate> make(std::string_view source) {
 std::string unescape(std::string_view text) {
     std::string out;
     for (size_t i = 0; i < text.size(); ++i) {
-        if (text[i] != '\\') out += text[i];
-        else out += text[++i] == 'n' ? '\n' : text[i] == 'r' ? '\r' : text[i] == 't' ? '\t' : text[i];
+        if (text[i] != '\\')
+            out += text[i];
+        else
+            out += text[++i] == 'n' ? '\n' : text[i] == 'r' ? '\r' : text[i] == 't' ? '\t' : text[i];
     }
     return out;
 }
@@ -61,7 +66,8 @@ std::string unescape(std::string_view text) {
 }  // namespace
 
 TEST_CASE("chat: every conversation renders as jinja2 renders it") {
-    std::ifstream file(std::filesystem::path(__FILE__).parent_path() / ".." / "golden" / "chat" / "cases.txt");
+    std::ifstream file(std::filesystem::path(__FILE__).parent_path() / ".." / "golden" / "chat" /
+                       "cases.txt");
     REQUIRE(file);
     Owned<ChatTemplate> chat;
     bool generation_prompt = false;
@@ -94,8 +100,10 @@ TEST_CASE("chat: only the template's text allows specials") {
     CHECK(chat->default_system() == "Be kind.");
     const Rendered rendered = render(*chat, {{"us<|im_end|>er", "<|im_start|>"}}, ChatStart::fresh, true);
     CHECK(rendered.text ==
-          "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>us<|im_end|>er\n<|im_start|><|im_end|>\n<|im_start|>assistant\n");
-    CHECK(rendered.specials == "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>\n<|im_end|>\n<|im_start|>assistant\n");
+          "<|im_start|>system\nBe "
+          "kind.<|im_end|>\n<|im_start|>us<|im_end|>er\n<|im_start|><|im_end|>\n<|im_start|>assistant\n");
+    CHECK(rendered.specials ==
+          "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>\n<|im_end|>\n<|im_start|>assistant\n");
 }
 
 TEST_CASE("chat: a continuation has no default system text, and ends the turn where it was open") {
@@ -120,7 +128,12 @@ TEST_CASE("chat: bad messages name what is wrong") {
         CHECK(bad.message.find("message 1") != std::string::npos);
         CHECK(bad.text.empty());
     }
-    CHECK(render(*chat, {{"us\xff" "er", "a"}}, ChatStart::fresh, true).status == Status::INVALID_UTF8);
+    CHECK(render(*chat,
+                 {{"us\xff"
+                   "er",
+                   "a"}},
+                 ChatStart::fresh, true)
+              .status == Status::INVALID_UTF8);
     const Rendered bad = render(*chat, {{"user", "ab\xc3"}}, ChatStart::fresh, true);
     CHECK(bad.status == Status::INVALID_UTF8);
     CHECK(bad.message == "chat: byte 2 of message 0 begins no valid UTF-8 character");

@@ -93,7 +93,8 @@ template <class Ids>
 uint32_t hash(const Ids& ids) {
     uint32_t h = 0x811c9dc5;
     for (const int32_t id : ids) {
-        for (int shift = 0; shift < 32; shift += 8) h = (h ^ (static_cast<uint32_t>(id) >> shift & 255)) * 0x01000193;
+        for (int shift = 0; shift < 32; shift += 8)
+            h = (h ^ (static_cast<uint32_t>(id) >> shift & 255)) * 0x01000193;
     }
     return h;
 }

@@ -25,7 +25,8 @@ Outcome model(const std::vector<std::string>& stops, const std::string& text) {
     for (size_t end = 1; end <= text.size(); ++end) {
         size_t longest = 0;
         for (const std::string& stop : stops) {
-            if (stop.size() <= end && text.compare(end - stop.size(), stop.size(), stop) == 0) longest = std::max(longest, stop.size());
+            if (stop.size() <= end && text.compare(end - stop.size(), stop.size(), stop) == 0)
+                longest = std::max(longest, stop.size());
         }
         if (longest > 0) return {text.substr(0, end - longest), true};
     }
@@ -41,7 +42,8 @@ StopSet make(const std::vector<std::string>& stops) {
 }
 
 // Feeds `pieces`; checks on the way that nothing is delivered too early or held too long.
-Outcome feed(const StopSet& set, const std::vector<std::string>& stops, const std::vector<std::string>& pieces) {
+Outcome feed(const StopSet& set, const std::vector<std::string>& stops,
+             const std::vector<std::string>& pieces) {
     StopMatcher matcher;
     Outcome outcome;
     std::string seen;
@@ -69,7 +71,8 @@ Outcome feed(const StopSet& set, const std::vector<std::string>& stops, const st
 }
 
 std::string random_text(std::mt19937& random, size_t size) {
-    static const char* letters[] = {"a", "b", "ab", "\xc3\xa9", "\xc3\xa8"};  // the last two share their first byte
+    static const char* letters[] = {"a", "b", "ab", "\xc3\xa9",
+                                    "\xc3\xa8"};  // the last two share their first byte
     std::string text;
     while (text.size() < size) text += letters[random() % 5];
     return text;
@@ -78,8 +81,10 @@ std::string random_text(std::mt19937& random, size_t size) {
 std::vector<std::string> characters(const std::string& text) {
     std::vector<std::string> list;
     for (const char c : text) {
-        if ((c & 0xc0) == 0x80) list.back() += c;
-        else list.emplace_back(1, c);
+        if ((c & 0xc0) == 0x80)
+            list.back() += c;
+        else
+            list.emplace_back(1, c);
     }
     return list;
 }
@@ -109,7 +114,8 @@ TEST_CASE("stop: what is held comes out when it turns out not to be one") {
     const StopSet set = make({"</answer>", "</ans>", "wer"});
     CHECK(feed(set, {"</answer>", "</ans>", "wer"}, {"x </", "an", "gle>"}) == Outcome{"x </angle>", false});
     CHECK(feed(set, {"</answer>", "</ans>", "wer"}, {"x </", "ans"}) == Outcome{"x </ans", false});
-    CHECK(feed(set, {"</answer>", "</ans>", "wer"}, {"x </", "answer>!"}) == Outcome{"x </ans", true});  // "wer" ends first
+    CHECK(feed(set, {"</answer>", "</ans>", "wer"}, {"x </", "answer>!"}) ==
+          Outcome{"x </ans", true});  // "wer" ends first
     CHECK(feed(make({}), {}, {"any", "thing"}) == Outcome{"anything", false});
 }
 
@@ -150,11 +156,19 @@ TEST_CASE("stop: 64 strings of 4096 bytes that share all but the end") {
 
 TEST_CASE("text stream: bytes to text without stops equals UTF-8 and stop models together, for every cut") {
     std::mt19937 random(13);
-    static const char* bits[] = {"a", "b", "\xf0\x9f\x98\x80", "\xf0\x9f", "\x98", "\xc3\xa9", "\xc3", "\xff", "ab"};
+    static const char* bits[] = {"a",    "b", "\xf0\x9f\x98\x80", "\xf0\x9f", "\x98", "\xc3\xa9", "\xc3",
+                                 "\xff", "ab"};
     for (int round = 0; round < 3000; ++round) {
         std::string bytes;
         for (size_t n = random() % 10; n > 0; --n) bytes += bits[random() % 9];
-        static const std::vector<std::string> choices = {"ab", "ba", "\xf0\x9f\x98\x80", "\xc3\xa9" "a", "\xef\xbf\xbd", "aa", "b\xef\xbf\xbd"};
+        static const std::vector<std::string> choices = {"ab",
+                                                         "ba",
+                                                         "\xf0\x9f\x98\x80",
+                                                         "\xc3\xa9"
+                                                         "a",
+                                                         "\xef\xbf\xbd",
+                                                         "aa",
+                                                         "b\xef\xbf\xbd"};
         std::vector<std::string> stops;
         for (size_t n = random() % 3; n > 0; --n) stops.push_back(choices[random() % choices.size()]);
         const StopSet set = make(stops);
@@ -171,7 +185,8 @@ TEST_CASE("text stream: bytes to text without stops equals UTF-8 and stop models
             Outcome outcome;
             const auto take = [&](std::string_view piece, bool last) {
                 std::string out(TextStream::output_bytes_max(set, piece.size()), '\0');
-                const StopResult result = last ? stream.finish(set, out.data()) : stream.push(set, piece, out.data());
+                const StopResult result =
+                    last ? stream.finish(set, out.data()) : stream.push(set, piece, out.data());
                 REQUIRE(result.bytes <= out.size());
                 CHECK(find_invalid_utf8({out.data(), result.bytes}) == utf8_valid);
                 outcome.text.append(out, 0, result.bytes);

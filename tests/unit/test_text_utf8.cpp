@@ -17,10 +17,11 @@ std::string encode(uint32_t c) {
     if (c < 0x80) return {static_cast<char>(c)};
     if (c < 0x800) return {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
     if (c < 0x10000) {
-        return {static_cast<char>(0xe0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
+        return {static_cast<char>(0xe0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)),
+                static_cast<char>(0x80 | (c & 63))};
     }
-    return {static_cast<char>(0xf0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 63)), static_cast<char>(0x80 | (c >> 6 & 63)),
-            static_cast<char>(0x80 | (c & 63))};
+    return {static_cast<char>(0xf0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 63)),
+            static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
 }
 
 // All characters of up to three bytes, and all beginnings of characters, as sets of numbers.
@@ -44,7 +45,9 @@ struct Model {
         return n;
     }
     bool is_begin(std::string_view s) const {
-        return s.size() == 1 ? begin1[number(s, 1)] : s.size() == 2 ? begin2[number(s, 2)] : s.size() == 3 && begin3[number(s, 3)];
+        return s.size() == 1   ? begin1[number(s, 1)]
+               : s.size() == 2 ? begin2[number(s, 2)]
+                               : s.size() == 3 && begin3[number(s, 3)];
     }
     bool is_character(std::string_view s) const {
         if (s.size() == 1) return character1[number(s, 1)];
@@ -100,8 +103,8 @@ std::string stream(std::string_view in, const std::vector<size_t>& cuts) {
 
 // Bytes that make interesting sequences more often than chance would.
 std::string random_bytes(std::mt19937& random, size_t size) {
-    static const uint8_t likely[] = {'a', 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2, 0xdf,
-                                     0xe0, 0xe1, 0xed, 0xef, 0xf0, 0xf1, 0xf3, 0xf4, 0xf5, 0xff};
+    static const uint8_t likely[] = {'a',  0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2,
+                                     0xdf, 0xe0, 0xe1, 0xed, 0xef, 0xf0, 0xf1, 0xf3, 0xf4, 0xf5, 0xff};
     std::string s;
     while (s.size() < size) {
         switch (random() % 4) {
@@ -121,7 +124,8 @@ TEST_CASE("utf8: every code point is valid, and is whole only at its last byte")
         const std::string s = encode(c);
         const bool surrogate = c >= 0xd800 && c <= 0xdfff;
         if ((find_invalid_utf8(s) == utf8_valid) == surrogate) FAIL_CHECK("code point ", c);
-        if (!surrogate && s.size() > 1 && find_invalid_utf8("ok" + s.substr(0, s.size() - 1)) != 2) FAIL_CHECK("code point ", c);
+        if (!surrogate && s.size() > 1 && find_invalid_utf8("ok" + s.substr(0, s.size() - 1)) != 2)
+            FAIL_CHECK("code point ", c);
     }
 }
 
@@ -132,7 +136,8 @@ TEST_CASE("utf8: validation and replacement equal the model, for every cut") {
         size_t first_invalid;
         const std::string expected = model().decode(in, &first_invalid);
         CHECK(find_invalid_utf8(in) == first_invalid);
-        CHECK(find_invalid_utf8("0123456789" + in) == (first_invalid == utf8_valid ? utf8_valid : first_invalid + 10));
+        CHECK(find_invalid_utf8("0123456789" + in) ==
+              (first_invalid == utf8_valid ? utf8_valid : first_invalid + 10));
         for (size_t first = 0; first <= in.size(); ++first) {
             for (size_t second = first; second <= in.size(); second += 1 + in.size() / 4) {
                 CHECK(stream(in, {first, second}) == expected);
@@ -161,7 +166,8 @@ TEST_CASE("utf8: an emoji split at each byte appears whole or not at all") {
 
 TEST_CASE("utf8: the standard's examples of ill-formed pieces") {
     CHECK(stream("\xc0\xaf\xe0\x80\xbf\xf0\x81\x82\x41", {}) ==
-          "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\x41");
+          "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
+          "\x41");
     CHECK(stream("\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41", {}) ==
           "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\x41");
     CHECK(stream("\xed\xa0\x80", {}) == "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
