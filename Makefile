@@ -28,11 +28,12 @@ test: ## run all tests; installs, builds and fetches what is missing
 	@$(call compile,all tests)
 	@model=$$(examples/fetch_model.sh) && $(tools)/run_tests.py $(build) --model "$$model"
 
-bench: ## measure speed and print the tables
+bench: ## measure speed beside llama.cpp and print a table (PEER=0 without llama.cpp, THREADS=2, RUNS=5)
 	@$(tools)/setup.sh test
 	@$(MAKE) --no-print-directory --silent $(configured)
 	@$(call compile,treadle_bench)
-	@model=$$(examples/fetch_model.sh) && TREADLE_TEST_MODEL="$$model" $(build)/treadle_bench
+	@model=$$(examples/fetch_model.sh) && tests/bench/bench.py $(build) --model "$$model" \
+		$(if $(PEER),--peer "$(PEER)") $(if $(THREADS),--threads "$(THREADS)") $(if $(RUNS),--runs "$(RUNS)")
 
 check: ## everything that can be checked: text, format, tidy, symbols, other compilers, sanitizers, valgrind
 	@$(tools)/setup.sh check
