@@ -278,6 +278,8 @@ def main():
     except (OSError, RuntimeError) as error:
         say(f"bench: {error}")
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
