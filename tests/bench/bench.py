@@ -204,8 +204,8 @@ def bench(arguments):
         side.close()
 
     write_json(arguments.json, WORKLOADS, sides, samples, hashes, arguments, loads)
-    print(f"\n{pathlib.Path(arguments.model).name}, {arguments.threads} threads, {processor()}; medians of {arguments.runs} runs "
-          "(least-greatest)\n")
+    threads = "1 thread" if arguments.threads == 1 else f"{arguments.threads} threads"
+    print(f"\n{pathlib.Path(arguments.model).name}, {threads}, {processor()}; medians of {arguments.runs} runs (least-greatest)\n")
     print("\n".join(table(WORKLOADS, sides, samples)))
     print("\nSequences have prompts of 128 tokens; greedy sampling is part of the time on both sides.")
     for side in sides:
@@ -213,7 +213,7 @@ def bench(arguments):
     if python:
         print(f"{PEER} runs with flash attention, an f16 cache and n_ubatch 512; both sides took turns at every figure.")
     print(f"Load average {loads[0]:.1f} at the start, {loads[1]:.1f} at the end"
-          + (": other programs were running, the figures are too low." if loads[0] > 0.5 * arguments.threads else "."))
+          + (": other programs were running, so figures are too low and ratios rough." if loads[0] > 0.5 * arguments.threads else "."))
     print(f"The same figures, run by run: {arguments.json}")
 
 
@@ -278,6 +278,8 @@ def main():
     except (OSError, RuntimeError) as error:
         say(f"bench: {error}")
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
