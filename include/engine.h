@@ -362,7 +362,8 @@ ENGINE_API engine_status engine_request_params_init(engine_request_params* param
 
 /* Takes a request in. It is tokenized here, joins the next pass that has room, and from then on never runs out of memory: its
  * KV blocks are reserved when it starts. A sequence has at most min(prompt + max_tokens, context_length, 16 * kv_blocks) tokens
- * and ends with ENGINE_FINISH_LENGTH when it gets there. Wakes the host (engine_wake_fn).
+ * and ends with ENGINE_FINISH_LENGTH when it gets there. A character that the prompt's last tokens begin is delivered whole
+ * when the answer completes it. Wakes the host (engine_wake_fn).
  * Errors: INVALID_ARGUMENT with the field, INVALID_UTF8, TOKEN_OUT_OF_RANGE, UNSUPPORTED_TEMPLATE, PROMPT_TOO_LONG,
  * POOL_TOO_SMALL, FULL, LIMIT, NOMEM, UNUSABLE: nothing was taken in. */
 ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,

@@ -122,6 +122,7 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
         make_owned<Request>(&memory_.other, &memory_.other, std::move(params), std::move(prompt), limit,
                             model_.vocabulary->max_token_bytes());
     {
+    begin_text(request.get());
         const std::lock_guard lock(table_lock_);
         if (unusable_ != Status::OK)
             return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s",
@@ -140,6 +141,21 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
 }
 
 // The next intake looks at this request.
+// A prompt may end in the middle of a character, which the answer then completes: the text's state follows from all tokens.
+void Engine::begin_text(Request* request) const {
+    char tail[TextStream::context_bytes];
+    size_t free = sizeof tail;  // filled from its end
+    for (size_t i = request->tokens.size(); i > 0 && free > 0; i--) {
+        const int32_t token = request->tokens[i - 1];
+        if (model_.vocabulary->is_control(token)) continue;
+        const std::string_view bytes = model_.vocabulary->token_bytes(token);
+        const size_t taken = std::min(bytes.size(), free);
+        free -= taken;
+        std::memcpy(tail + free, bytes.data() + bytes.size() - taken, taken);
+    }
+    request->text.begin_after({tail + free, sizeof tail - free});
+}
+
 void Engine::order(Request* request) {
     if (request->ordered) return;
     request->ordered = true;

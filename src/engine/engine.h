@@ -164,6 +164,7 @@ private:
     void wake_host();
     Status limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limit, Error* error) const;
 
+    void begin_text(Request* request) const;
     MemorySet& memory_;
     EngineModel model_;
     EngineParams params_;
