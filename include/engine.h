@@ -374,7 +374,8 @@ ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* p
 ENGINE_API engine_status engine_cancel(engine* e, engine_request id);
 
 /* Gives a request up in whatever state it is: no more events of it, the id is stale. Needed for requests with `keep`; for others
- * polling the final event does it. Errors: STALE_ID. */
+ * polling the final event does it. Its place among max_requests is free at once if it had ended before; otherwise when a step
+ * has taken notice and the pass that it is in has ended. Errors: STALE_ID. */
 ENGINE_API engine_status engine_release(engine* e, engine_request id);
 
 enum {

@@ -169,7 +169,6 @@ Status Engine::cancel(uint64_t id) {
         Request* request = table_.find(id);
         if (request == nullptr) return Status::STALE_ID;
         if (request->finished()) return Status::OK;
-        request->cancel_wanted = true;
         order(request);
     }
     wake_host();
@@ -185,11 +184,8 @@ Status Engine::release(uint64_t id) {
         request->released = true;
         drop_events(request);
         live = !request->finished();
-        if (live) {
-            order(request);
-        } else if (!request->in_pass) {
-            bury(request);
-        }
+        if (live) order(request);
+        bury_if_unnamed(request);
     }
     free_the_buried();
     if (live) wake_host();
@@ -203,8 +199,10 @@ void Engine::drop_events(Request* request) {
     }
 }
 
-// Takes a request that is over and in no pass out of the table; its memory is freed when a call may take its time.
-void Engine::bury(Request* request) {
+// Takes a request out of the table that is over and given up, once neither a pass nor the orders name it any more; its memory
+// is freed when a call may take its time.
+void Engine::bury_if_unnamed(Request* request) {
+    if (!request->finished() || !request->released || request->in_pass || request->ordered) return;
     table_.remove(request);
     graveyard_.append(request);
 }
@@ -252,7 +250,7 @@ void Engine::poll(EventSink& sink, size_t capacity) {
             goes_on |= !had_room && !request->finished() && request->room.has_room();
             if (!last || request->params.keep) continue;
             request->released = true;
-            if (!request->in_pass) bury(request);
+            bury_if_unnamed(request);
         }
     }
     free_the_buried();

@@ -151,13 +151,13 @@ private:
     EventNode* push_event(Request* request, EventKind kind, std::string_view text);
     void push_progress(Request* request);
 
-    // The end of a request. finish, leave, bury and drop_events run under the lock.
+    // The end of a request. finish, leave, bury_if_unnamed and drop_events run under the lock.
     void order(Request* request);
     void finish(Request* request, FinishReason reason);
     void leave(Request* request);
     void give_up(Status status);
     void drop_events(Request* request);
-    void bury(Request* request);
+    void bury_if_unnamed(Request* request);
     void free_the_buried();
     void free_request(Request* request);
 

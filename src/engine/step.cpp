@@ -75,8 +75,11 @@ void Engine::intake() {
     while (Request* request = orders_) {
         orders_ = request->next_order;
         request->ordered = false;
-        if (request->finished()) continue;
-        finish(request, FinishReason::cancelled);
+        if (request->finished()) {  // it ended by itself in the meantime
+            bury_if_unnamed(request);
+        } else {
+            finish(request, FinishReason::cancelled);
+        }
     }
 }
 
@@ -155,6 +158,10 @@ void Engine::append_token(Request* request, size_t logit_row, StepReport* report
                                "the logits after token %d are not finite; the model or its input is broken",
                                request->length() - 1));
         finish(request, FinishReason::error);
+    if (request->released) {  // since the last intake: it says nothing more
+        finish(request, FinishReason::cancelled);
+        return;
+    }
         return;
     }
     const int32_t token = sampled.token.token;
@@ -221,7 +228,7 @@ void Engine::finish(Request* request, FinishReason reason) {
 // A finished request that no pass names gives its blocks back, and goes for good if the host gave it up.
 void Engine::leave(Request* request) {
     scheduler_.remove(request);
-    if (request->released) bury(request);
+    bury_if_unnamed(request);
 }
 
 // The backend failed: every live request ends with that status, so that no host waits for ever.
@@ -236,7 +243,11 @@ void Engine::give_up(Status status) {
         request->in_pass = false;
         request->ordered = false;
         if (request->finished()) {
-            if (was_in_pass) leave(request);
+            if (was_in_pass) {
+                leave(request);
+            } else {
+                bury_if_unnamed(request);
+            }
             return;
         }
         static_cast<void>(
