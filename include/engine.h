@@ -455,7 +455,7 @@ typedef struct engine_event {
     int32_t sequence;          /* 0 */
     engine_request request;
     uint64_t user_data;
-    int32_t position;          /* of the token in its sequence; PROGRESS: prompt tokens done */
+    int32_t position;          /* TOKEN: in its sequence; PROGRESS: prompt tokens done; else tokens in the sequence */
     int32_t token;             /* TOKEN: its id, else -1 */
     engine_status status;      /* FINISHED: OK unless finish_reason is ERROR */
     int32_t finish_reason;     /* FINISHED: ENGINE_FINISH_… */

@@ -177,8 +177,8 @@ void Engine::append_token(Request* request, size_t logit_row, StepReport* report
     EventNode* event = push_event(request, EventKind::token, {text_scratch_.data(), text.bytes});
     event->position = request->length() - 1;
     event->token = token;
-    event->logprob = sampled.token.logprob;
-    if (request->params.sampling.logprobs > 0)
+    if (request->params.sampling.logprobs > 0) {
+        event->logprob = sampled.token.logprob;
         event->logprob_count =
             best_logprobs(runner_.results().rows[logit_row], request->room.logprobs_of(event));
 
@@ -219,7 +219,9 @@ void Engine::finish(Request* request, FinishReason reason) {
     stats_.requests_failed += reason == FinishReason::error ? 1 : 0;
     if (!request->released) {
         const StopResult held = request->text.finish(request->params.stops, text_scratch_.data());
-        if (held.bytes > 0) push_event(request, EventKind::text, {text_scratch_.data(), held.bytes});
+        if (held.bytes > 0)
+            push_event(request, EventKind::text, {text_scratch_.data(), held.bytes})->position =
+                request->length();
         push_event(request, EventKind::finished, {})->position = request->length();
     }
     if (!request->in_pass) leave(request);
