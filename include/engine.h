@@ -431,8 +431,9 @@ typedef struct engine_step_report {
 ENGINE_API engine_status engine_step_report_init(engine_step_report* report, size_t size);
 
 /* Does the next piece of work. params and report may be NULL. Never waits for work, calls no callback but parallel_for and
- * clock, allocates nothing. Its status is about the engine: a request's failure is an event.
- * Errors: BUSY, UNUSABLE, INTERNAL, INVALID_ARGUMENT. */
+ * clock, allocates nothing. Its status is about the engine: a request's failure is an event. After INTERNAL every live request
+ * has its final event (ENGINE_FINISH_ERROR). BUSY, STRUCT_SIZE and INVALID_ARGUMENT leave the report as it was.
+ * Errors: BUSY, UNUSABLE, INTERNAL, INVALID_ARGUMENT, STRUCT_SIZE. */
 ENGINE_API engine_status engine_step(engine* e, const engine_step_params* params, engine_step_report* report);
 
 enum {

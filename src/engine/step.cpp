@@ -35,6 +35,8 @@ private:
 Status Engine::step(const StepParams& params, StepReport* report) {
     const StepGuard guard(&stepping_);
     if (!guard.entered()) return Status::BUSY;
+    *report = {};
+    report->next_step_us = -1;
     if (unusable_ != Status::OK) return Status::UNUSABLE;
     const FloatMode float_mode;
     const StepTimes times = begin_step(params);
