@@ -67,7 +67,8 @@ Engine::Engine(MemorySet& memory, const EngineModel& model, const EngineParams& 
     : memory_(memory), model_(model), params_(params), backend_(std::move(backend)),
       pool_(&memory.kv, params.kv_blocks),
       scheduler_(&memory.other, {params.max_sequences, params.max_batch_tokens}, &pool_),
-      runner_(&memory.scratch, backend_.get(), model.rope, largest_pass(params), table_blocks_max(params)),
+      runner_(&memory.scratch, backend_.get(), model.rope, params.clock, largest_pass(params),
+              table_blocks_max(params)),
       plan_(&memory.other),
       sampling_scratch_(&memory.scratch, sampling_scratch_candidates(model.vocabulary->size())),
       sampled_(&memory.scratch, static_cast<size_t>(params.max_sequences)),
@@ -121,8 +122,8 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
     Owned<Request> request =
         make_owned<Request>(&memory_.other, &memory_.other, std::move(params), std::move(prompt), limit,
                             model_.vocabulary->max_token_bytes());
-    {
     begin_text(request.get());
+    {
         const std::lock_guard lock(table_lock_);
         if (unusable_ != Status::OK)
             return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s",
@@ -140,7 +141,6 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
     return Status::OK;
 }
 
-// The next intake looks at this request.
 // A prompt may end in the middle of a character, which the answer then completes: the text's state follows from all tokens.
 void Engine::begin_text(Request* request) const {
     char tail[TextStream::context_bytes];
@@ -156,6 +156,7 @@ void Engine::begin_text(Request* request) const {
     request->text.begin_after({tail + free, sizeof tail - free});
 }
 
+// The next intake looks at this request.
 void Engine::order(Request* request) {
     if (request->ordered) return;
     request->ordered = true;
