@@ -156,8 +156,9 @@ typedef void (*engine_parallel_for_fn)(void* user, void (*body)(void* context, i
 /* Nanoseconds of a monotonic clock. */
 typedef int64_t (*engine_clock_fn)(void* user);
 
-/* Called at most once between two steps when work appears for an engine that had none, from the thread that brought it.
- * Meant to wake an event loop: set a flag, write to an eventfd. It must return soon. */
+/* Called at most once between the starts of two steps when work appears (a submission, a cancel, a release, a poll that makes
+ * room), from the thread that brought it, also while a step runs: perhaps once too often, never too seldom. Meant to wake an
+ * event loop: set a flag, write to an eventfd; clear it before engine_step, not after. It must return soon. */
 typedef void (*engine_wake_fn)(void* user);
 
 /* How far a load is, in bytes of the file. Returns 0 to stop it (ENGINE_STOPPED), anything else to go on. */
@@ -226,7 +227,7 @@ typedef struct engine_model_info {
     uint64_t tensor_bytes;     /* of the tensors in the file */
     uint64_t weight_bytes;     /* of the weights in memory */
     uint64_t tokenizer_bytes;  /* of the vocabulary in memory */
-    uint64_t load_bytes_peak;  /* most memory in use while it was loaded, everything counted */
+    uint64_t load_bytes_peak;  /* most memory in use while it was loaded, the tokenizer's apart */
     char architecture[32];
     char name[128];        /* as the file calls itself; may be empty */
     char numerics_id[32];  /* backend and version of the numerics contract: same id, same model, same tokens */
@@ -343,7 +344,7 @@ typedef struct engine_request_params {
     const engine_part* parts; /* the prompt; at least one token in all */
     size_t part_size;         /* sizeof(engine_part); the default of the init function */
     size_t part_count;
-    float temperature;        /* 0: always the likeliest token; any finite value from 0. Default: 0 */
+    float temperature;        /* 0: always the likeliest token. 0 .. 1e6. Default: 0 */
     int32_t top_k;            /* only the k likeliest; 0: off. Default: 0 */
     float top_p;              /* only the likeliest that together have this probability; 1: off. (0, 1]. Default: 1 */
     float min_p;              /* only those with this fraction of the likeliest's probability; 0: off. [0, 1). Default: 0 */
