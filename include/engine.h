@@ -157,8 +157,9 @@ typedef void (*engine_parallel_for_fn)(void* user, void (*body)(void* context, i
  * time. It should be as cheap as reading a counter: it is asked after each piece of work. */
 typedef int64_t (*engine_clock_fn)(void* user);
 
-/* Called at most once between two steps when work appears for an engine that had none, from the thread that brought it.
- * Meant to wake an event loop: set a flag, write to an eventfd. It must return soon. */
+/* Called at most once between the starts of two steps when work appears (a submission, a cancel, a release, a poll that makes
+ * room), from the thread that brought it, also while a step runs: perhaps once too often, never too seldom. Meant to wake an
+ * event loop: set a flag, write to an eventfd; clear it before engine_step, not after. It must return soon. */
 typedef void (*engine_wake_fn)(void* user);
 
 /* How far a load is, in bytes of the file. Returns 0 to stop it (ENGINE_STOPPED), anything else to go on. */
@@ -227,7 +228,7 @@ typedef struct engine_model_info {
     uint64_t tensor_bytes;     /* of the tensors in the file */
     uint64_t weight_bytes;     /* of the weights in memory */
     uint64_t tokenizer_bytes;  /* of the vocabulary in memory */
-    uint64_t load_bytes_peak;  /* most memory in use while it was loaded, everything counted */
+    uint64_t load_bytes_peak;  /* most memory in use while it was loaded, the tokenizer's apart */
     char architecture[32];
     char name[128];        /* as the file calls itself; may be empty */
     char numerics_id[32];  /* backend and version of the numerics contract: same id, same model, same tokens */
@@ -344,7 +345,7 @@ typedef struct engine_request_params {
     const engine_part* parts; /* the prompt; at least one token in all */
     size_t part_size;         /* sizeof(engine_part); the default of the init function */
     size_t part_count;
-    float temperature;        /* 0: always the likeliest token; any finite value from 0. Default: 0 */
+    float temperature;        /* 0: always the likeliest token. 0 .. 1e6. Default: 0 */
     int32_t top_k;            /* only the k likeliest; 0: off. Default: 0 */
     float top_p;              /* only the likeliest that together have this probability; 1: off. (0, 1]. Default: 1 */
     float min_p;              /* only those with this fraction of the likeliest's probability; 0: off. [0, 1). Default: 0 */
@@ -363,7 +364,8 @@ ENGINE_API engine_status engine_request_params_init(engine_request_params* param
 
 /* Takes a request in. It is tokenized here, joins the next pass that has room, and from then on never runs out of memory: its
  * KV blocks are reserved when it starts. A sequence has at most min(prompt + max_tokens, context_length, 16 * kv_blocks) tokens
- * and ends with ENGINE_FINISH_LENGTH when it gets there. Wakes the host (engine_wake_fn).
+ * and ends with ENGINE_FINISH_LENGTH when it gets there. A character that the prompt's last tokens begin is delivered whole
+ * when the answer completes it. Wakes the host (engine_wake_fn).
  * Errors: INVALID_ARGUMENT with the field, INVALID_UTF8, TOKEN_OUT_OF_RANGE, UNSUPPORTED_TEMPLATE, PROMPT_TOO_LONG,
  * POOL_TOO_SMALL, FULL, LIMIT, NOMEM, UNUSABLE: nothing was taken in. */
 ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
@@ -374,7 +376,8 @@ ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* p
 ENGINE_API engine_status engine_cancel(engine* e, engine_request id);
 
 /* Gives a request up in whatever state it is: no more events of it, the id is stale. Needed for requests with `keep`; for others
- * polling the final event does it. Errors: STALE_ID. */
+ * polling the final event does it. Its place among max_requests is free at once if it had ended before; otherwise when a step
+ * has taken notice and the pass that it is in has ended. Errors: STALE_ID. */
 ENGINE_API engine_status engine_release(engine* e, engine_request id);
 
 enum {
@@ -410,7 +413,8 @@ typedef struct engine_step_params {
     uint32_t struct_size;
     int32_t max_threads; /* at most this many threads in this step; 0: all. Default: 0 */
     int64_t budget_us;   /* 0: one whole pass. Otherwise passes are computed until this many microseconds are over (a pass is
-                            cut after any tile and goes on in the next step) or there is no more work. Default: 0 */
+                            cut after any tile and goes on in the next step) or there is no more work; at least one tile
+                            is computed. Default: 0 */
 } engine_step_params;
 ENGINE_API engine_status engine_step_params_init(engine_step_params* params, size_t size);
 
@@ -430,8 +434,9 @@ typedef struct engine_step_report {
 ENGINE_API engine_status engine_step_report_init(engine_step_report* report, size_t size);
 
 /* Does the next piece of work. params and report may be NULL. Never waits for work, calls no callback but parallel_for and
- * clock, allocates nothing. Its status is about the engine: a request's failure is an event.
- * Errors: BUSY, UNUSABLE, INTERNAL, INVALID_ARGUMENT. */
+ * clock, allocates nothing. Its status is about the engine: a request's failure is an event. After INTERNAL every live request
+ * has its final event (ENGINE_FINISH_ERROR). BUSY, STRUCT_SIZE and INVALID_ARGUMENT leave the report as it was.
+ * Errors: BUSY, UNUSABLE, INTERNAL, INVALID_ARGUMENT, STRUCT_SIZE. */
 ENGINE_API engine_status engine_step(engine* e, const engine_step_params* params, engine_step_report* report);
 
 enum {
@@ -454,7 +459,7 @@ typedef struct engine_event {
     int32_t sequence;          /* 0 */
     engine_request request;
     uint64_t user_data;
-    int32_t position;          /* of the token in its sequence; PROGRESS: prompt tokens done */
+    int32_t position;          /* TOKEN: in its sequence; PROGRESS: prompt tokens done; else tokens in the sequence */
     int32_t token;             /* TOKEN: its id, else -1 */
     engine_status status;      /* FINISHED: OK unless finish_reason is ERROR */
     int32_t finish_reason;     /* FINISHED: ENGINE_FINISH_… */

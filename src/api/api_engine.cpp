@@ -122,10 +122,10 @@ ENGINE_API engine_status engine_step(engine* e, const engine_step_params* in, en
         TREADLE_TRY(api::read_struct("engine_step_params", in, &params, error));
         if (params.budget_us < 0 || params.max_threads < 0) return Status::INVALID_ARGUMENT;
         engine_step_report value = {};
-        if (out != nullptr) TREADLE_TRY(api::write_struct("engine_step_report", out, value, error));
+        if (out != nullptr) TREADLE_TRY(api::check_size("engine_step_report", out->struct_size, error));
         StepReport report;
         const Status status = e->core->step({params.budget_us, params.max_threads}, &report);
-        if (out == nullptr) return status;
+        if (out == nullptr || status == Status::BUSY) return status;
         value.passes = report.passes;
         value.tokens_computed = report.tokens_computed;
         value.tokens_produced = report.tokens_produced;

@@ -36,12 +36,16 @@ engine_status init_struct(T* out, size_t size, T defaults) {
     return ENGINE_OK;
 }
 
+inline Status check_size(const char* name, size_t size, Error* error) {
+    if (size >= struct_bytes_min && size <= struct_bytes_max) return Status::OK;
+    return fail(error, Status::STRUCT_SIZE,
+                "%s has a struct_size of %zu; initialise it with its init function", name, size);
+}
+
 // `size` bytes of the caller's struct over the defaults that *out holds.
 template <class T>
 Status read_sized(const char* name, const T* in, size_t size, T* out, Error* error) {
-    if (size < struct_bytes_min || size > struct_bytes_max)
-        return fail(error, Status::STRUCT_SIZE,
-                    "%s has a struct_size of %zu; initialise it with its init function", name, size);
+    TREADLE_TRY(check_size(name, size, error));
     if (size > sizeof(T) && !zero_tail(in, sizeof(T), size))
         return fail(error, Status::STRUCT_SIZE,
                     "%s has %zu bytes with fields that this library, which knows %zu, lacks", name, size,
@@ -73,16 +77,17 @@ void write_sized(void* out, size_t size, const T& value) {
 template <class T>
 Status write_struct(const char* name, T* out, T value, Error* error) {
     const size_t size = out->struct_size;
-    if (size < struct_bytes_min || size > struct_bytes_max)
-        return fail(error, Status::STRUCT_SIZE,
-                    "%s has a struct_size of %zu; initialise it with its init function", name, size);
+    TREADLE_TRY(check_size(name, size, error));
     value.struct_size = static_cast<uint32_t>(size);
     write_sized(out, size, value);
     return Status::OK;
 }
 
+// Whole characters of the text, as many as fit, and zeros after them.
 inline void copy_text(char* out, size_t capacity, const char* text, size_t bytes) {
-    const size_t copied = bytes < capacity - 1 ? bytes : capacity - 1;
+    size_t copied = bytes < capacity - 1 ? bytes : capacity - 1;
+    while (copied > 0 && copied < bytes && (static_cast<unsigned char>(text[copied]) & 0xc0) == 0x80)
+        copied--;
     std::memcpy(out, text, copied);
     std::memset(out + copied, 0, capacity - copied);
 }

@@ -67,7 +67,8 @@ Engine::Engine(MemorySet& memory, const EngineModel& model, const EngineParams& 
     : memory_(memory), model_(model), params_(params), backend_(std::move(backend)),
       pool_(&memory.kv, params.kv_blocks),
       scheduler_(&memory.other, {params.max_sequences, params.max_batch_tokens}, &pool_),
-      runner_(&memory.scratch, backend_.get(), model.rope, largest_pass(params), table_blocks_max(params)),
+      runner_(&memory.scratch, backend_.get(), model.rope, params.clock, largest_pass(params),
+              table_blocks_max(params)),
       plan_(&memory.other),
       sampling_scratch_(&memory.scratch, sampling_scratch_candidates(model.vocabulary->size())),
       sampled_(&memory.scratch, static_cast<size_t>(params.max_sequences)),
@@ -121,6 +122,7 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
     Owned<Request> request =
         make_owned<Request>(&memory_.other, &memory_.other, std::move(params), std::move(prompt), limit,
                             model_.vocabulary->max_token_bytes());
+    begin_text(request.get());
     {
         const std::lock_guard lock(table_lock_);
         if (unusable_ != Status::OK)
@@ -139,6 +141,21 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
     return Status::OK;
 }
 
+// A prompt may end in the middle of a character, which the answer then completes: the text's state follows from all tokens.
+void Engine::begin_text(Request* request) const {
+    char tail[TextStream::context_bytes];
+    size_t free = sizeof tail;  // filled from its end
+    for (size_t i = request->tokens.size(); i > 0 && free > 0; i--) {
+        const int32_t token = request->tokens[i - 1];
+        if (model_.vocabulary->is_control(token)) continue;
+        const std::string_view bytes = model_.vocabulary->token_bytes(token);
+        const size_t taken = std::min(bytes.size(), free);
+        free -= taken;
+        std::memcpy(tail + free, bytes.data() + bytes.size() - taken, taken);
+    }
+    request->text.begin_after({tail + free, sizeof tail - free});
+}
+
 // The next intake looks at this request.
 void Engine::order(Request* request) {
     if (request->ordered) return;
@@ -153,7 +170,6 @@ Status Engine::cancel(uint64_t id) {
         Request* request = table_.find(id);
         if (request == nullptr) return Status::STALE_ID;
         if (request->finished()) return Status::OK;
-        request->cancel_wanted = true;
         order(request);
     }
     wake_host();
@@ -169,11 +185,8 @@ Status Engine::release(uint64_t id) {
         request->released = true;
         drop_events(request);
         live = !request->finished();
-        if (live) {
-            order(request);
-        } else if (!request->in_pass) {
-            bury(request);
-        }
+        if (live) order(request);
+        bury_if_unnamed(request);
     }
     free_the_buried();
     if (live) wake_host();
@@ -187,8 +200,10 @@ void Engine::drop_events(Request* request) {
     }
 }
 
-// Takes a request that is over and in no pass out of the table; its memory is freed when a call may take its time.
-void Engine::bury(Request* request) {
+// Takes a request out of the table that is over and given up, once neither a pass nor the orders name it any more; its memory
+// is freed when a call may take its time.
+void Engine::bury_if_unnamed(Request* request) {
+    if (!request->finished() || !request->released || request->in_pass || request->ordered) return;
     table_.remove(request);
     graveyard_.append(request);
 }
@@ -236,7 +251,7 @@ void Engine::poll(EventSink& sink, size_t capacity) {
             goes_on |= !had_room && !request->finished() && request->room.has_room();
             if (!last || request->params.keep) continue;
             request->released = true;
-            if (!request->in_pass) bury(request);
+            bury_if_unnamed(request);
         }
     }
     free_the_buried();

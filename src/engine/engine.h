@@ -3,7 +3,7 @@
 //
 //     submit ─► mailbox ─┐                                      ┌─► events ─► poll
 //                        ▼                                      │
-//     step:   intake ─► plan ─► run (a pass, until the deadline) ─► commit ─► report
+//     step:   intake ─► plan ─► run (a pass) ─► sample (its rows) ─► commit ─► report       run and sample stop at the deadline
 //
 // Locking: `table_lock_` guards the request table, the mailbox, the queues, the events and the counters. It is held for the
 // short phases and never while a pass computes, a token is sampled or a hook of the host runs.
@@ -138,30 +138,33 @@ private:
     // The phases of a step.
     StepTimes begin_step(const StepParams& params);
     void intake();
-    Status plan();
+    void plan();
     Status run(const StepTimes& times, bool* pass_done, StepReport* report);
+    bool sample_rows(const StepTimes& times, StepReport* report);
     Status commit(StepReport* report);
     void finish_report(const StepTimes& times, StepReport* report);
 
-    // Parts of commit. All but sample_rows run under the lock.
-    void sample_rows();
+    bool under_way() const { return runner_.under_way() || computed_; }
+
+    // Parts of commit; they run under the lock.
     void commit_row(const PlanRow& row, size_t logit_row, StepReport* report);
     void append_token(Request* request, size_t logit_row, StepReport* report);
     bool ends(const Request& request, int32_t token) const;
     EventNode* push_event(Request* request, EventKind kind, std::string_view text);
     void push_progress(Request* request);
 
-    // The end of a request. finish, leave, bury and drop_events run under the lock.
+    // The end of a request. finish, leave, bury_if_unnamed and drop_events run under the lock.
     void order(Request* request);
     void finish(Request* request, FinishReason reason);
     void leave(Request* request);
     void give_up(Status status);
     void drop_events(Request* request);
-    void bury(Request* request);
+    void bury_if_unnamed(Request* request);
     void free_the_buried();
     void free_request(Request* request);
 
     void wake_host();
+    void begin_text(Request* request) const;
     Status limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limit, Error* error) const;
 
     MemorySet& memory_;
@@ -179,6 +182,9 @@ private:
     };
     AlignedArray<SampledRow> sampled_;  // (max_sequences)
     AlignedArray<char> text_scratch_;   // what one token can let go
+    bool computed_ = false;             // the pass is; its tokens are being chosen, in the order of the plan:
+    size_t sampling_row_ = 0;           // the plan's row to look at next
+    size_t sampled_count_ = 0;          // rows of logits before it
 
     std::atomic<bool> stepping_{false};
     std::atomic<bool> woken_{false};

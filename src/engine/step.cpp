@@ -35,18 +35,20 @@ private:
 Status Engine::step(const StepParams& params, StepReport* report) {
     const StepGuard guard(&stepping_);
     if (!guard.entered()) return Status::BUSY;
+    *report = {};
+    report->next_step_us = -1;
     if (unusable_ != Status::OK) return Status::UNUSABLE;
     const FloatMode float_mode;
     const StepTimes times = begin_step(params);
-    *report = {};
 
     Status status = Status::OK;
     bool pass_done = true;
     while (status == Status::OK && pass_done) {
         intake();
-        status = plan();
-        if (status != Status::OK || !runner_.under_way()) break;
+        plan();
+        if (!under_way()) break;
         status = run(times, &pass_done, report);
+        if (status == Status::OK && pass_done) pass_done = sample_rows(times, report);
         if (status != Status::OK || !pass_done) break;
         status = commit(report);
         if (params.budget_us == 0 || params_.clock.now() >= times.deadline_ns) break;
@@ -59,10 +61,13 @@ Status Engine::step(const StepParams& params, StepReport* report) {
 Engine::StepTimes Engine::begin_step(const StepParams& params) {
     woken_.store(false, std::memory_order_release);
     const int64_t now = params_.clock.now();
-    const int64_t budget_ns = params.budget_us > INT64_MAX / 4000 ? INT64_MAX / 4 : params.budget_us * 1000;
+    constexpr int64_t latest = INT64_MAX - 1;  // INT64_MAX itself is no deadline
+    const int64_t budget_ns = params.budget_us > latest / 1000 ? latest : params.budget_us * 1000;
     return {
         .start_ns = now,
-        .deadline_ns = params.budget_us == 0 || now > INT64_MAX / 2 ? INT64_MAX : now + budget_ns,
+        .deadline_ns = params.budget_us == 0      ? INT64_MAX
+                       : now > latest - budget_ns ? latest
+                                                  : now + budget_ns,
         .max_threads =
             params.max_threads == 0 ? params_.threads : std::min(params.max_threads, params_.threads),
     };
@@ -75,34 +80,40 @@ void Engine::intake() {
     while (Request* request = orders_) {
         orders_ = request->next_order;
         request->ordered = false;
-        if (request->finished()) continue;
-        finish(request, FinishReason::cancelled);
+        if (request->finished()) {  // it ended by itself in the meantime
+            bury_if_unnamed(request);
+        } else {
+            finish(request, FinishReason::cancelled);
+        }
     }
 }
 
-Status Engine::plan() {
-    if (runner_.under_way()) return Status::OK;
+void Engine::plan() {
+    if (under_way()) return;
     {
         const std::lock_guard lock(table_lock_);
         scheduler_.plan(&plan_);
         for (const PlanRow& row : plan_.rows) row.request->in_pass = true;
     }
-    return plan_.rows.empty() ? Status::OK : runner_.begin(plan_);
+    if (!plan_.rows.empty()) runner_.begin(plan_);
 }
 
 Status Engine::run(const StepTimes& times, bool* pass_done, StepReport* report) {
+    *pass_done = true;
+    if (computed_) return Status::OK;
     const bool waits = times.deadline_ns == INT64_MAX;
     AdvanceResult result;
     do {
         result = runner_.advance(times.deadline_ns, times.max_threads);
         report->worst_tile_us = std::max(report->worst_tile_us, result.worst_tile_ns / 1000);
     } while (waits && result.status == Status::OK && result.state != PassState::done);
-    *pass_done = result.status == Status::OK && result.state == PassState::done;
+    *pass_done = computed_ = result.status == Status::OK && result.state == PassState::done;
+    sampling_row_ = sampled_count_ = 0;
     return result.status;
 }
 
 Status Engine::commit(StepReport* report) {
-    sample_rows();
+    computed_ = false;
     const std::lock_guard lock(table_lock_);
     size_t logit_row = 0;
     for (const PlanRow& row : plan_.rows) {
@@ -115,20 +126,29 @@ Status Engine::commit(StepReport* report) {
     return debug_checks && !scheduler_.consistent() ? Status::INTERNAL : Status::OK;
 }
 
-// Chooses the next token of each row that has logits. Nothing but the step writes what is read here, so no lock is held.
-void Engine::sample_rows() {
+// Chooses the next token of each row that has logits, until the deadline but at least of one: a row may take a sort of the
+// whole vocabulary. True when all have theirs. Nothing but the step writes what is read here, so no lock is held.
+bool Engine::sample_rows(const StepTimes& times, StepReport* report) {
     const PassResults results = runner_.results();
     const auto vocabulary = static_cast<size_t>(model_.program->vocabulary);
-    size_t i = 0;
-    for (const PlanRow& row : plan_.rows) {
-        if (!row.logits) continue;
-        const Request& request = *row.request;
+    int64_t before = params_.clock.now();
+    for (; sampling_row_ < plan_.rows.size(); sampling_row_++) {
+        if (!plan_.rows[sampling_row_].logits) continue;
+        const Request& request = *plan_.rows[sampling_row_].request;
+        const size_t i = sampled_count_++;
+        if (request.finished()) continue;  // it ended while the pass ran
         SampledRow& sampled = sampled_[i];
         sampled.status = sample(request.params.sampling, request.params.first_sample, request.length(),
                                 results.rows[i], results.logits + i * vocabulary, model_.program->vocabulary,
                                 {sampling_scratch_.data(), sampling_scratch_.size()}, &sampled.token);
-        i++;
+        const int64_t now = params_.clock.now();
+        report->worst_tile_us = std::max(report->worst_tile_us, (now - before) / 1000);
+        before = now;
+        if (now < times.deadline_ns || sampled_count_ == static_cast<size_t>(plan_.logit_rows)) continue;
+        sampling_row_++;
+        return false;
     }
+    return true;
 }
 
 void Engine::commit_row(const PlanRow& row, size_t logit_row, StepReport* report) {
@@ -136,6 +156,10 @@ void Engine::commit_row(const PlanRow& row, size_t logit_row, StepReport* report
     request->in_pass = false;
     if (request->finished()) {  // it ended while the pass ran
         leave(request);
+        return;
+    }
+    if (request->released) {  // since the last intake: it says nothing more
+        finish(request, FinishReason::cancelled);
         return;
     }
     request->computed = row.first + row.count;
@@ -170,10 +194,11 @@ void Engine::append_token(Request* request, size_t logit_row, StepReport* report
     EventNode* event = push_event(request, EventKind::token, {text_scratch_.data(), text.bytes});
     event->position = request->length() - 1;
     event->token = token;
-    event->logprob = sampled.token.logprob;
-    if (request->params.sampling.logprobs > 0)
+    if (request->params.sampling.logprobs > 0) {
+        event->logprob = sampled.token.logprob;
         event->logprob_count =
             best_logprobs(runner_.results().rows[logit_row], request->room.logprobs_of(event));
+    }
 
     if (end) {
         finish(request, FinishReason::end);
@@ -212,7 +237,9 @@ void Engine::finish(Request* request, FinishReason reason) {
     stats_.requests_failed += reason == FinishReason::error ? 1 : 0;
     if (!request->released) {
         const StopResult held = request->text.finish(request->params.stops, text_scratch_.data());
-        if (held.bytes > 0) push_event(request, EventKind::text, {text_scratch_.data(), held.bytes});
+        if (held.bytes > 0)
+            push_event(request, EventKind::text, {text_scratch_.data(), held.bytes})->position =
+                request->length();
         push_event(request, EventKind::finished, {})->position = request->length();
     }
     if (!request->in_pass) leave(request);
@@ -221,12 +248,13 @@ void Engine::finish(Request* request, FinishReason reason) {
 // A finished request that no pass names gives its blocks back, and goes for good if the host gave it up.
 void Engine::leave(Request* request) {
     scheduler_.remove(request);
-    if (request->released) bury(request);
+    bury_if_unnamed(request);
 }
 
 // The backend failed: every live request ends with that status, so that no host waits for ever.
 void Engine::give_up(Status status) {
     runner_.abandon();
+    computed_ = false;
     const std::lock_guard lock(table_lock_);
     unusable_ = status;
     while (Request* request = mailbox_.take_front()) scheduler_.enqueue(request);
@@ -236,7 +264,11 @@ void Engine::give_up(Status status) {
         request->in_pass = false;
         request->ordered = false;
         if (request->finished()) {
-            if (was_in_pass) leave(request);
+            if (was_in_pass) {
+                leave(request);
+            } else {
+                bury_if_unnamed(request);
+            }
             return;
         }
         static_cast<void>(
@@ -252,7 +284,7 @@ void Engine::finish_report(const StepTimes& times, StepReport* report) {
     report->waiting = scheduler_.waiting() + mailbox_.size();
     report->waiting_poll = scheduler_.waiting_poll();
     report->free_blocks = pool_.available();
-    const bool work = runner_.under_way() || !mailbox_.empty() || orders_ != nullptr || scheduler_.has_work();
+    const bool work = under_way() || !mailbox_.empty() || orders_ != nullptr || scheduler_.has_work();
     report->next_step_us = work && unusable_ == Status::OK ? 0 : -1;
     stats_.steps++;
     stats_.step_time_us += report->time_us;

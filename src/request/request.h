@@ -5,7 +5,8 @@
 //        └──────────┴───────────┴───────────▲
 //
 // Invariants: `computed` positions are in the cache and computed < tokens.size(); a live request is in exactly one queue of the
-// scheduler; blocks are given back only when no pass under way names them.
+// scheduler; blocks are given back only when no pass under way names them; it is freed only when it is over, the host gave it
+// up, and neither a pass nor the list of orders names it.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +75,6 @@ struct Request {
     Error failure;
 
     bool in_pass = false;        // rows of it are in the pass under way
-    bool cancel_wanted = false;  // takes effect at the next intake
     bool released = false;       // the host gave it up: no events, its id is stale
     bool ordered = false;        // in the list of orders (cancel, release) that the next intake carries out
     Request* next_order = nullptr;

@@ -1,12 +1,20 @@
 // From plan rows to the rows of a pass.
 #include "runner/runner.h"
 
+#include <algorithm>
+
 #include "base/limits.h"
 
 namespace treadle {
+namespace {
 
-Runner::Runner(Memory* memory, Backend* backend, const RopeTable* rope, Dims max, int32_t table_blocks_max)
-    : backend_(backend), rope_(rope), tokens_(memory, static_cast<size_t>(max.tokens)),
+constexpr size_t rope_piece_rows = 16;  // between two looks at the clock: some tens of microseconds
+
+}  // namespace
+
+Runner::Runner(Memory* memory, Backend* backend, const RopeTable* rope, const ClockHook& clock, Dims max,
+               int32_t table_blocks_max)
+    : backend_(backend), rope_(rope), clock_(clock), tokens_(memory, static_cast<size_t>(max.tokens)),
       positions_(memory, tokens_.size()), slots_(memory, tokens_.size()),
       cos_sin_(memory, tokens_.size() * static_cast<size_t>(rope->pairs()) * 2),
       block_table_(memory, static_cast<size_t>(table_blocks_max)),
@@ -14,10 +22,14 @@ Runner::Runner(Memory* memory, Backend* backend, const RopeTable* rope, Dims max
       logit_rows_(memory, static_cast<size_t>(max.logit_rows)),
       inverse_temperatures_(memory, static_cast<size_t>(max.logit_rows)) {}
 
-Status Runner::begin(const StepPlan& plan) {
-    rows_ = table_blocks_ = works_ = logits_ = 0;
+void Runner::begin(const StepPlan& plan) {
+    rows_ = table_blocks_ = works_ = logits_ = rope_rows_ = 0;
     for (const PlanRow& row : plan.rows) add(row);
+    under_way_ = true;
+    backend_begun_ = false;
+}
 
+Status Runner::begin_backend() {
     const GroupInput group = {
         .slots = {slots_.data(), rows_},
         .block_table = {block_table_.data(), table_blocks_},
@@ -32,8 +44,8 @@ Status Runner::begin(const StepPlan& plan) {
         .inverse_temperatures = {inverse_temperatures_.data(), logits_},
         .cos_sin = {cos_sin_.data(), rows_ * static_cast<size_t>(rope_->pairs()) * 2},
     };
-    TREADLE_TRY(backend_->begin(input, {plan.tokens, plan.logit_rows}));
-    under_way_ = true;
+    TREADLE_TRY(backend_->begin(input, {static_cast<int32_t>(rows_), static_cast<int32_t>(logits_)}));
+    backend_begun_ = true;
     return Status::OK;
 }
 
@@ -51,7 +63,6 @@ void Runner::add(const PlanRow& row) {
         tokens_[rows_] = request.tokens[static_cast<size_t>(position)];
         positions_[rows_] = position;
         slots_[rows_] = block * limits::kv_block_tokens + position % limits::kv_block_tokens;
-        rope_->fill(position, cos_sin_.data() + rows_ * static_cast<size_t>(rope_->pairs()) * 2);
     }
     if (row.logits) {
         logit_rows_[logits_] = static_cast<int32_t>(rows_) - 1;
@@ -60,14 +71,40 @@ void Runner::add(const PlanRow& row) {
     }
 }
 
+// Until all rows are filled or the deadline is reached, but at least one piece; false: reached.
+bool Runner::fill_rope(int64_t deadline_ns, AdvanceResult* result) {
+    const size_t row_values = static_cast<size_t>(rope_->pairs()) * 2;
+    int64_t before = clock_.now();
+    while (rope_rows_ < rows_) {
+        const size_t end = std::min(rows_, rope_rows_ + rope_piece_rows);
+        for (; rope_rows_ < end; rope_rows_++)
+            rope_->fill(positions_[rope_rows_], cos_sin_.data() + rope_rows_ * row_values);
+        const int64_t now = clock_.now();
+        result->worst_tile_ns = std::max(result->worst_tile_ns, now - before);
+        before = now;
+        if (now >= deadline_ns) return false;
+    }
+    return true;
+}
+
 AdvanceResult Runner::advance(int64_t deadline_ns, int32_t max_threads) {
-    const AdvanceResult result = backend_->advance(deadline_ns, max_threads);
+    AdvanceResult result;
+    if (!backend_begun_) {
+        result.state = PassState::more;
+        if (!fill_rope(deadline_ns, &result)) return result;
+        result.status = begin_backend();
+    }
+    if (result.status == Status::OK) {
+        const int64_t worst_piece_ns = result.worst_tile_ns;
+        result = backend_->advance(deadline_ns, max_threads);
+        result.worst_tile_ns = std::max(result.worst_tile_ns, worst_piece_ns);
+    }
     if (result.status != Status::OK || result.state == PassState::done) under_way_ = false;
     return result;
 }
 
 void Runner::abandon() {
-    if (under_way_) backend_->abandon();
+    if (under_way_ && backend_begun_) backend_->abandon();
     under_way_ = false;
 }
 

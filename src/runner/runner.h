@@ -16,20 +16,28 @@ namespace treadle {
 class Runner {
 public:
     // max.tokens and max.logit_rows bound every plan; tables_blocks_max bounds the block tables of one pass, all together.
-    Runner(Memory* memory, Backend* backend, const RopeTable* rope, Dims max, int32_t table_blocks_max);
+    Runner(Memory* memory, Backend* backend, const RopeTable* rope, const ClockHook& clock, Dims max,
+           int32_t table_blocks_max);
 
     bool under_way() const { return under_way_; }
-    [[nodiscard]] Status begin(const StepPlan& plan);
+    void begin(const StepPlan& plan);
+
+    // First fills the rope table, in pieces, then begins and advances the backend's pass: so a large pass's preparation, too,
+    // ends at the deadline and goes on with the next call.
     AdvanceResult advance(int64_t deadline_ns, int32_t max_threads);
     PassResults results() const { return backend_->results(); }
     void abandon();
 
 private:
     void add(const PlanRow& row);
+    bool fill_rope(int64_t deadline_ns, AdvanceResult* result);
+    Status begin_backend();
 
     Backend* backend_;
     const RopeTable* rope_;
-    bool under_way_ = false;
+    ClockHook clock_;
+    bool under_way_ = false;  // from begin until the pass is done, failed or abandoned
+    bool backend_begun_ = false;
 
     // The pass's input, row by row; the counts say how much of each array is filled.
     AlignedArray<int32_t> tokens_;     // (max.tokens)
@@ -44,6 +52,7 @@ private:
     size_t table_blocks_ = 0;
     size_t works_ = 0;
     size_t logits_ = 0;
+    size_t rope_rows_ = 0;  // of cos_sin_ that are filled
 };
 
 }  // namespace treadle

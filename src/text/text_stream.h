@@ -21,6 +21,11 @@ public:
         return stops.longest_bytes() + Utf8Stream::output_bytes_max(input_bytes);
     }
 
+    // Before the first push: the bytes that come before the answer, or the last few of them (a character has four at most).
+    // A character that they begin and the answer goes on with is delivered whole; nothing else of them is.
+    static constexpr size_t context_bytes = 3;
+    void begin_after(std::string_view bytes);
+
     // Writes the text that became deliverable to `out`. Once stopped, nothing is written any more.
     StopResult push(const StopSet& stops, std::string_view token_bytes, char* out);
 
@@ -33,6 +38,7 @@ public:
 private:
     Utf8Stream utf8_;
     StopMatcher matcher_;
+    bool only_context_ = true;  // no byte of the answer has come yet
     bool stopped_ = false;
 };
 

@@ -76,6 +76,11 @@ size_t Utf8Stream::push(std::string_view input, char* out) {
     return written;
 }
 
+bool Utf8Stream::continues_with(uint8_t byte) const {
+    Utf8State next = state_;
+    return held_count_ > 0 && next.step(byte) != Utf8State::Step::invalid;
+}
+
 size_t Utf8Stream::finish(char* out) {
     const size_t written = held_count_ > 0 ? write_replacement(out) : 0;
     held_count_ = 0;

@@ -45,6 +45,8 @@ public:
     size_t push(std::string_view input, char* out);
     // Ends the stream: a hanging piece becomes U+FFFD. Writes at most 3 bytes; the stream is then as new.
     size_t finish(char* out);
+    // Whether a character has begun that this byte continues.
+    bool continues_with(uint8_t byte) const;
 
 private:
     Utf8State state_;

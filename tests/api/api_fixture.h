@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 #include <engine.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -34,6 +35,16 @@ inline engine_model_params model_params() {
     engine_model_params params;
     REQUIRE(engine_model_params_init(&params, sizeof params) == ENGINE_OK);
     params.threads = 1;
+    return params;
+}
+
+// Memory of the C library, so that a sanitizer sees what is used after it was freed.
+inline engine_model_params params_with_malloc() {
+    engine_model_params params = model_params();
+    params.alloc = [](void*, size_t size, size_t alignment, int32_t) -> void* {
+        return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+    };
+    params.free = [](void*, void* pointer, size_t, size_t, int32_t) { std::free(pointer); };
     return params;
 }
 

@@ -200,3 +200,43 @@ TEST_CASE("text stream: bytes to text without stops equals UTF-8 and stop models
         }
     }
 }
+
+TEST_CASE(
+    "a character that begins before the answer is delivered whole, and nothing else of what comes before") {
+    struct Case {
+        std::string before, answer, text;
+    };
+    const std::vector<Case> cases = {
+        {"abc\xc3", "\xa9!", "\xc3\xa9!"},
+        {"\xf0\x9f\x98", "\x80", "\xf0\x9f\x98\x80"},
+        {"many bytes \xe2\x82", "\xac", "\xe2\x82\xac"},
+        {"\xe2", "\x82\xac", "\xe2\x82\xac"},
+        {"abc\xc3", "def", "def"},
+        {"abc\xe0", "\x80x", "\xef\xbf\xbdx"},  // not one of its continuations
+        {"abc\xc3", "", ""},
+        {"\xf0\x9f", "\x98", "\xef\xbf\xbd"},  // the answer's byte, cut off
+        {"\xf0\x9f", "\x98z", "\xef\xbf\xbdz"},
+        {"\x80\x80\x80\x80", "\x80", "\xef\xbf\xbd"},
+        {"", "\xc3\xa9", "\xc3\xa9"},
+        {"whole \xc3\xa9", "\xa9", "\xef\xbf\xbd"},
+    };
+    const StopSet none = make({});
+    for (const auto& [before, answer, text] : cases) {
+        CAPTURE(before);
+        CAPTURE(answer);
+        for (size_t cut = 0; cut <= answer.size(); ++cut) {
+            TextStream stream;
+            stream.begin_after(before);
+            std::string out;
+            const auto take = [&](std::string_view piece) {
+                char room[64];
+                out.append(room, stream.push(none, piece, room).bytes);
+            };
+            take(std::string_view(answer).substr(0, cut));
+            take(std::string_view(answer).substr(cut));
+            char room[64];
+            out.append(room, stream.finish(none, room).bytes);
+            CHECK(out == text);
+        }
+    }
+}
