@@ -139,7 +139,7 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
     return Status::OK;
 }
 
-// The next intake looks at this request.
+// The step ends this request at its next intake or commit.
 void Engine::order(Request* request) {
     if (request->ordered) return;
     request->ordered = true;
@@ -153,7 +153,6 @@ Status Engine::cancel(uint64_t id) {
         Request* request = table_.find(id);
         if (request == nullptr) return Status::STALE_ID;
         if (request->finished()) return Status::OK;
-        request->cancel_wanted = true;
         order(request);
     }
     wake_host();

@@ -8,8 +8,8 @@
 // Locking: `table_lock_` guards the request table, the mailbox, the queues, the events and the counters. It is held for the
 // short phases and never while a pass computes, a token is sampled or a hook of the host runs.
 //
-// Invariants: a step allocates nothing; a request ends exactly once, and its final event is its last; after a failure of the
-// backend the engine is unusable, and every live request has got its final event.
+// Invariants: a step allocates nothing; a request ends exactly once, and its final event is its last; only live requests are
+// ordered to end; after a failure of the backend the engine is unusable, and every live request has got its final event.
 #pragma once
 
 #include <atomic>
@@ -142,6 +142,8 @@ private:
     Status run(const StepTimes& times, bool* pass_done, StepReport* report);
     Status commit(StepReport* report);
     void finish_report(const StepTimes& times, StepReport* report);
+
+    void take_in();  // of intake and commit, under the lock
 
     // Parts of commit. All but sample_rows run under the lock.
     void sample_rows();

@@ -68,14 +68,17 @@ Engine::StepTimes Engine::begin_step(const StepParams& params) {
     };
 }
 
-// Submissions join the queue; cancelled and released requests end, those of the pass under way stay in it as ballast.
 void Engine::intake() {
     const std::lock_guard lock(table_lock_);
+    take_in();
+}
+
+// Submissions join the queue; cancelled and released requests end, those of the pass under way stay in it as ballast.
+void Engine::take_in() {
     while (Request* request = mailbox_.take_front()) scheduler_.enqueue(request);
     while (Request* request = orders_) {
         orders_ = request->next_order;
         request->ordered = false;
-        if (request->finished()) continue;
         finish(request, FinishReason::cancelled);
     }
 }
@@ -104,6 +107,9 @@ Status Engine::run(const StepTimes& times, bool* pass_done, StepReport* report) 
 Status Engine::commit(StepReport* report) {
     sample_rows();
     const std::lock_guard lock(table_lock_);
+    // Orders that came while the pass ran. Left for the next intake, one could name a request that this pass ends and a poll
+    // frees; and a released one would get events that nobody takes out of the list before it is freed.
+    take_in();
     size_t logit_row = 0;
     for (const PlanRow& row : plan_.rows) {
         commit_row(row, logit_row, report);
