@@ -157,8 +157,8 @@ Status out_of_range(std::string_view key, bool negative, uint64_t bits, const ch
 }  // namespace
 
 Status Metadata::get(std::string_view key, uint32_t* out, Error* error) const {
-    bool negative;
-    uint64_t bits;
+    bool negative = false;
+    uint64_t bits = 0;
     TREADLE_TRY(get_integer(key, &negative, &bits, error));
     if (negative || bits > UINT32_MAX) return out_of_range(key, negative, bits, "0 to 4294967295", error);
     *out = static_cast<uint32_t>(bits);
@@ -166,8 +166,8 @@ Status Metadata::get(std::string_view key, uint32_t* out, Error* error) const {
 }
 
 Status Metadata::get(std::string_view key, int32_t* out, Error* error) const {
-    bool negative;
-    uint64_t bits;
+    bool negative = false;
+    uint64_t bits = 0;
     TREADLE_TRY(get_integer(key, &negative, &bits, error));
     const bool fits = negative ? static_cast<int64_t>(bits) >= INT32_MIN : bits <= uint64_t{INT32_MAX};
     if (!fits) return out_of_range(key, negative, bits, "-2147483648 to 2147483647", error);
@@ -176,8 +176,8 @@ Status Metadata::get(std::string_view key, int32_t* out, Error* error) const {
 }
 
 Status Metadata::get(std::string_view key, uint64_t* out, Error* error) const {
-    bool negative;
-    uint64_t bits;
+    bool negative = false;
+    uint64_t bits = 0;
     TREADLE_TRY(get_integer(key, &negative, &bits, error));
     if (negative) return out_of_range(key, negative, bits, "0 and up", error);
     *out = bits;

@@ -26,6 +26,7 @@ std::atomic<bool> counting{false};
 #endif
 
 #if TREADLE_OWN_MALLOC
+#pragma GCC visibility push(default)  // hidden ones would count this program's own calls only, not those of libraries
 extern "C" {
 
 void* __libc_malloc(size_t size);
@@ -71,6 +72,7 @@ int posix_memalign(void** out, size_t alignment, size_t size) {
 
 void free(void* pointer) { __libc_free(pointer); }
 }
+#pragma GCC visibility pop
 #endif
 
 namespace treadle::test {

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "api_fixture.h"
+#include "test_memory.h"
 
 using namespace treadle::test;
 
@@ -102,6 +103,48 @@ TEST_CASE("a second thread in engine_step gets BUSY, and so does a callback that
     stepper.join();
     CHECK(meeting.nested == ENGINE_BUSY);
     host.run();
+}
+
+// The clock is read all through a step with no lock held, so its hook stands for another thread at each of these places.
+TEST_CASE("a cancel or a release at any moment of the step that ends the request") {
+    struct Moment {
+        engine* e = nullptr;
+        engine_request request = 0;
+        engine_status (*act)(engine*, engine_request) = nullptr;
+        int64_t now = 0;
+        int64_t left = INT64_MAX;  // readings until it acts
+    };
+    for (const auto act : {engine_cancel, engine_release}) {
+        bool acted = true;
+        for (int64_t after = 0; acted; after++) {
+            CAPTURE(after);
+            TestAllocator allocator;
+            const treadle::AllocatorHooks hooks = allocator.hooks();
+            engine_model_params of_model = model_params();
+            of_model.alloc = hooks.alloc;
+            of_model.free = hooks.free;
+            of_model.alloc_user = hooks.user;
+            Moment moment;
+            engine_params params = small_engine_params();
+            params.clock_user = &moment;
+            params.clock = [](void* user) -> int64_t {
+                auto* self = static_cast<Moment*>(user);
+                if (self->left-- == 0) CHECK(self->act(self->e, self->request) == ENGINE_OK);
+                return self->now += 1000;
+            };
+            Host host(params, of_model);
+            moment = {host.e, host.submit_text("over after one token", 1), act, 0, after};
+            host.step();
+            acted = moment.left < 0;
+            moment.left = INT64_MAX;
+            host.poll();  // frees it, where it is over
+            const engine_request next = host.submit_text("next", 2);
+            host.run();
+            CHECK(host.stories.count(moment.request) == (act == engine_release && acted ? 0 : 1));
+            CHECK(host.stories[next].tokens.size() == 2);
+            CHECK(host.step().free_blocks == 64);
+        }
+    }
 }
 
 TEST_CASE("the wake hook is called once between steps, when work appears") {

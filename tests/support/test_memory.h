@@ -1,8 +1,10 @@
-// What unit tests allocate from: counted hooks over malloc that can be told to fail at the nth call.
+// What tests allocate from: counted hooks over malloc that can be told to fail at the nth call. Freed memory is overwritten, so
+// that its use shows without a sanitizer too.
 #pragma once
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/memory.h"
 
@@ -25,8 +27,9 @@ public:
                     self->live_++;
                     return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
                 },
-                [](void* user, void* pointer, size_t, size_t, int32_t) {
+                [](void* user, void* pointer, size_t size, size_t, int32_t) {
                     static_cast<TestAllocator*>(user)->live_--;
+                    std::memset(pointer, 0xdd, size);
                     std::free(pointer);
                 }};
     }
