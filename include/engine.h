@@ -153,7 +153,8 @@ typedef void (*engine_log_fn)(void* user, int32_t level, const char* message);
  * caller, and returns when all have returned. Bodies never wait for each other. */
 typedef void (*engine_parallel_for_fn)(void* user, void (*body)(void* context, int32_t index), void* context, int32_t count);
 
-/* Nanoseconds of a monotonic clock. */
+/* Nanoseconds of a monotonic clock. Called by engine_step, and with parallel_for from the threads that run bodies, one at a
+ * time. It should be as cheap as reading a counter: it is asked after each piece of work. */
 typedef int64_t (*engine_clock_fn)(void* user);
 
 /* Called at most once between the starts of two steps when work appears (a submission, a cancel, a release, a poll that makes

@@ -2,6 +2,7 @@
 // Status::LIMIT with the field and the number; nothing in the library loops or allocates by a count that was not checked here.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace treadle::limits {
@@ -17,6 +18,7 @@ constexpr uint64_t array_values_max = 1 << 24;  // one array value, such as a vo
 constexpr int array_depth_max = 4;              // arrays in arrays
 constexpr int tensor_dimensions_max = 4;
 constexpr uint64_t metadata_bytes_max = 1ull << 30;  // all of the header
+constexpr uint32_t alignment_max = 1 << 16;          // bytes; a page of any system
 constexpr uint32_t split_files_max = 1024;
 
 // Hyper-parameters.
@@ -29,9 +31,11 @@ constexpr uint32_t context_max =
     1 << 24;  // tokens; positions stay exact in float and int32 slots do not wrap
 
 // Vocabulary.
-constexpr uint32_t vocabulary_max = 1 << 22;   // tokens
-constexpr uint32_t token_bytes_max = 1 << 16;  // text of one token
-constexpr uint64_t text_bytes_max = 1 << 28;   // text handed to tokenize in one call
+constexpr uint32_t vocabulary_max = 1 << 22;         // tokens
+constexpr uint32_t token_bytes_max = 1 << 16;        // text of one token
+constexpr uint64_t vocabulary_bytes_max = 1u << 30;  // all tokens together; offsets are 32-bit
+constexpr size_t special_bytes_max = 256;     // at each byte of a text a special of this length may begin
+constexpr uint64_t text_bytes_max = 1 << 28;  // text handed to tokenize in one call
 
 // Engines and requests.
 constexpr int32_t kv_block_tokens = 16;

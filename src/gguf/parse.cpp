@@ -13,7 +13,6 @@ namespace treadle {
 namespace {
 
 constexpr uint32_t alignment_default = 32;
-constexpr uint32_t alignment_max = 1 << 16;  // bytes; a page of any system
 constexpr uint64_t first_load_bytes = 1 << 16;
 constexpr uint64_t read_bytes_max = 1 << 20;  // per call of the file reader
 constexpr uint64_t pair_bytes_min = 8 + 1 + 4 + 1;
@@ -293,9 +292,9 @@ Status HeaderParser::parse_alignment() {
         return fail(error_, Status::CORRUPT, "metadata \"general.alignment\" is %u, which is no power of two",
                     alignment_);
     }
-    if (alignment_ > alignment_max) {
+    if (alignment_ > limits::alignment_max) {
         return fail(error_, Status::LIMIT, "metadata \"general.alignment\" is %u, at most %u is allowed",
-                    alignment_, alignment_max);
+                    alignment_, limits::alignment_max);
     }
     return Status::OK;
 }

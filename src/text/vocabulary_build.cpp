@@ -11,8 +11,6 @@
 namespace treadle {
 namespace {
 
-constexpr uint64_t vocabulary_bytes_max = 1u << 30;  // all tokens together; offsets are 32-bit
-constexpr size_t special_bytes_max = 256;  // at each byte of a text a special of this length may begin
 
 // Texts that end a turn or a text in known models. The careful ones are words too: they count only where the
 // file has them as control or user-defined tokens.
@@ -158,11 +156,11 @@ private:
             total += text.size();
             if (text.empty())
                 return fail(error, Status::CORRUPT, "tokenizer.ggml.tokens: token %zu is empty", i);
-            if (text.size() > limits::token_bytes_max || total > vocabulary_bytes_max) {
+            if (text.size() > limits::token_bytes_max || total > limits::vocabulary_bytes_max) {
                 return fail(error, Status::LIMIT,
                             "tokenizer.ggml.tokens: token %zu has %zu bytes, the most is %u, and %llu in all",
                             i, text.size(), limits::token_bytes_max,
-                            static_cast<unsigned long long>(vocabulary_bytes_max));
+                            static_cast<unsigned long long>(limits::vocabulary_bytes_max));
             }
             if (int32_t other; !index.insert(static_cast<int32_t>(i), &other)) {
                 if (other < 0)
@@ -260,10 +258,10 @@ private:
             if (type == TokenType::user_defined && text.starts_with("<|") && text.ends_with("|>"))
                 type = TokenType::control;
             if (type != TokenType::user_defined && !made.is_control(id)) continue;
-            if (text.size() > special_bytes_max) {
+            if (text.size() > limits::special_bytes_max) {
                 return fail(error, Status::LIMIT,
                             "tokenizer.ggml.tokens: special token %d has %zu bytes, the most is %zu", id,
-                            text.size(), special_bytes_max);
+                            text.size(), limits::special_bytes_max);
             }
             if (find_invalid_utf8(text) != utf8_valid) {  // it could cut a character of the text in two
                 return fail(error, Status::CORRUPT,

@@ -2,7 +2,7 @@
 """Measures Treadle, and beside it llama.cpp on the same file and threads; prints one table and writes the figures as JSON.
 
     bench.py BUILD_FOLDER --model GGUF [--threads N] [--runs N] [--peer 0|1|PYTHON] [--json FILE]
-    bench.py BUILD_FOLDER --smoke             the same on a tiny model in a second, and the micro benches once each
+    bench.py BUILD_FOLDER --smoke             the same on a tiny model in a second, and a line of each micro bench
 
 Called by 'make bench' and, with --smoke, by run_tests.py. Both sides are programs that answer commands (treadle_bench.cpp says
 which); only one of them works at a time, and they take turns at every figure, so that whatever else the machine does meets both
@@ -204,8 +204,8 @@ def bench(arguments):
         side.close()
 
     write_json(arguments.json, WORKLOADS, sides, samples, hashes, arguments, loads)
-    print(f"\n{pathlib.Path(arguments.model).name}, {arguments.threads} threads, {processor()}; medians of {arguments.runs} runs "
-          "(least-greatest)\n")
+    threads = "1 thread" if arguments.threads == 1 else f"{arguments.threads} threads"
+    print(f"\n{pathlib.Path(arguments.model).name}, {threads}, {processor()}; medians of {arguments.runs} runs (least-greatest)\n")
     print("\n".join(table(WORKLOADS, sides, samples)))
     print("\nSequences have prompts of 128 tokens; greedy sampling is part of the time on both sides.")
     for side in sides:
@@ -213,7 +213,7 @@ def bench(arguments):
     if python:
         print(f"{PEER} runs with flash attention, an f16 cache and n_ubatch 512; both sides took turns at every figure.")
     print(f"Load average {loads[0]:.1f} at the start, {loads[1]:.1f} at the end"
-          + (": other programs were running, the figures are too low." if loads[0] > 0.5 * arguments.threads else "."))
+          + (": other programs were running, so figures are too low and ratios rough." if loads[0] > 0.5 * arguments.threads else "."))
     print(f"The same figures, run by run: {arguments.json}")
 
 
@@ -240,8 +240,12 @@ def smoke(arguments):
         return "".join(f", '{command}' {value}" for command, value in hashes.items())
 
     def micro(program):
-        subprocess.run([program, "--benchmark_min_time=0.0001"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return ""
+        def output(*options):
+            return subprocess.run([program, *options], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, text=True, timeout=300).stdout
+        name = output("--benchmark_list_tests").splitlines()[-1]  # the last is scalar, so it runs on every processor
+        output(f"--benchmark_filter=^{re.escape(name)}$", "--benchmark_min_time=0.001")
+        return f", '{name}'"
 
     def peer_text():
         compile((HERE / "peer_llama.py").read_text(), "peer_llama.py", "exec")
@@ -274,6 +278,8 @@ def main():
     except (OSError, RuntimeError) as error:
         say(f"bench: {error}")
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

@@ -1,5 +1,5 @@
 /* A C program that uses an installed Treadle, built by tests/tools/check_consumers.sh against each library in each way. It
- * defines names that also exist inside the library (PCRE2, utf8proc, mimalloc): a library that lets them out doesn't link, or
+ * defines names that also exist inside the library (PCRE2, mimalloc): a library that lets them out doesn't link, or
  * calls these. */
 #include <engine.h>
 
@@ -19,12 +19,6 @@ void* pcre2_compile_8(void);
 void* pcre2_compile_8(void) {
     called = 1;
     return NULL;
-}
-
-int utf8proc_iterate(void);
-int utf8proc_iterate(void) {
-    called = 1;
-    return -1;
 }
 
 int main(void) {

@@ -32,7 +32,7 @@ ONLY_PLAN = ("runner", "scheduler")  # of the scheduler, the runner sees the pla
 # Headers from outside that only these folders may include.
 OUTSIDE = [
     (r"engine\.h", ["api"]),
-    (r"pcre2\.h|utf8proc\.h", ["text"]),
+    (r"pcre2\.h", ["text"]),
     (r"mimalloc\.h", ["api"]),
     (r"\w*intrin\.h", ["base", "cpu"]),
     (r"pthread\.h|sched\.h|signal\.h|unistd\.h|fcntl\.h|time\.h|sys/.*|linux/.*", ["base", "cpu"]),

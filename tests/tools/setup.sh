@@ -7,9 +7,9 @@
 # needs no password; where neither works, or with --check, it prints the one command to run and ends with status 3.
 set -euo pipefail
 
-build_packages="g++ cmake ninja-build ccache pkg-config dpkg-dev libpcre2-dev libutf8proc-dev"
+build_packages="g++ cmake ninja-build ccache pkg-config dpkg-dev libpcre2-dev libxxhash-dev"
 chat_packages="libedit-dev python3-pip"
-test_packages="doctest-dev"
+test_packages="doctest-dev libbenchmark-dev"
 check_packages="clang clang-format clang-tidy valgrind"
 
 check_only=0
