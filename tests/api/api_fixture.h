@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 #include <engine.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -42,6 +44,7 @@ inline engine_model_params model_params() {
 inline engine_model_params params_with_malloc() {
     engine_model_params params = model_params();
     params.alloc = [](void*, size_t size, size_t alignment, int32_t) -> void* {
+        alignment = std::max(alignment, alignof(std::max_align_t));
         return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
     };
     params.free = [](void*, void* pointer, size_t, size_t, int32_t) { std::free(pointer); };

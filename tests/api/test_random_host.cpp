@@ -1,5 +1,6 @@
 // A host that does anything in any order, by seed: thousands of submits, cancels, releases, steps, polls with tiny buffers and
-// questions, in the middle of steps too. Whatever it does, each request ends once, says what it says alone, and leaves nothing behind.
+// questions, in the middle of steps too. Whatever it does, each request ends once, says what it says alone, and leaves nothing
+// behind.
 #include <algorithm>
 
 #include "api_fixture.h"
