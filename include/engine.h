@@ -52,7 +52,7 @@
  * Rules that hold everywhere:
  *   - Structs that the caller fills start with struct_size and are filled with defaults by their engine_*_init(&s, sizeof s)
  *     first. A program built against an older header keeps working: fields that it does not know get their defaults. Structs
- *     in arrays (engine_part, engine_event) are passed with the size of one instead.
+ *  in arrays (engine_part, engine_text, engine_event) are passed are passed with the size of one instead.
  *   - Every function that can fail returns an engine_status; a failure leaves everything as it was, unless the status says
  *     otherwise. An optional engine_error receives a message that names the field and the value; it may be NULL.
  *   - Everything passed in is copied before the call returns. Strings are UTF-8.
@@ -121,7 +121,7 @@ enum {
     ENGINE_POOL_TOO_SMALL = 22,           /* the prompt can never fit the engine's KV blocks            [unchanged] */
     ENGINE_FULL = 23,                     /* max_requests live already: poll and release first          [unchanged] */
     ENGINE_NOT_A_NUMBER = 24,             /* a request's logits are NaN or infinite; in its final event [ended] */
-    ENGINE_UNUSABLE = 25,                 /* an earlier ENGINE_INTERNAL ended the engine                [unusable] */
+    ENGINE_UNUSABLE = 25,                 /* an earlier failure of a step ended the engine              [unusable] */
     ENGINE_INTERNAL = 26                  /* a fault of the library: please report it                   [unusable] */
 };
 
@@ -193,7 +193,7 @@ typedef struct engine_model_params {
 ENGINE_API engine_status engine_model_params_init(engine_model_params* params, size_t size);
 
 /* Loads a GGUF file (version 2 or 3; of a split model, the first file). `params` may be NULL for the defaults. On success
- * *model is a handle to give back with engine_model_free. The file is read once, front to back, and closed; nothing is mapped
+ * *model is a handle to give back with engine_model_free. The file is read front to back, and closed; nothing is mapped
  * and nothing written. Takes about as long as reading the file; the progress hook tells how far it is.
  * Errors: NOT_FOUND, IO, TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, UNSUPPORTED_*, STOPPED, NOMEM, those of params. */
 ENGINE_API engine_status engine_model_load_file(const char* path, const engine_model_params* params, engine_model** model,
@@ -334,7 +334,7 @@ ENGINE_API engine_status engine_get_info(engine* e, engine_info* info);
 
 typedef uint64_t engine_request; /* 0 is no request; ids are not reused */
 
-typedef struct engine_text {
+typedef struct engine_text { /* in arrays, like engine_part */
     const char* text;
     size_t bytes; /* or ENGINE_ZERO_TERMINATED */
 } engine_text;
@@ -353,6 +353,7 @@ typedef struct engine_request_params {
     uint32_t first_sample;    /* index of the request's sample: 1, 2, … are other draws with the same seed. Default: 0 */
     int32_t logprobs;         /* log-probabilities: 0: none; n: of the token and of the n likeliest. 0 .. 20. Default: 0 */
     const engine_text* stop_strings; /* text that ends the answer and is not delivered. At most 64, of 1 .. 4096 bytes */
+    size_t stop_string_size;         /* sizeof(engine_text); the default of the init function */
     size_t stop_string_count;
     const int32_t* stop_tokens; /* tokens that end the answer, besides the model's own end tokens. At most 256 */
     size_t stop_token_count;

@@ -15,6 +15,7 @@ engine_request_params default_request_params() {
     engine_request_params params = {};
     params.max_tokens = 256;
     params.part_size = sizeof(engine_part);
+    params.stop_string_size = sizeof(engine_text);
     params.top_p = 1;
     return params;
 }
@@ -42,9 +43,10 @@ Status read_stops(const engine_request_params& in, const Vocabulary& vocabulary,
     }
     std::pmr::vector<std::string_view> strings(memory);
     for (size_t i = 0; i < in.stop_string_count; i++) {
+        engine_text stop = {nullptr, 0};
+        TREADLE_TRY(api::read_element("engine_text", in.stop_strings, in.stop_string_size, i, &stop, error));
         std::string_view text;
-        TREADLE_TRY(api::view_of("stop_strings[].text", in.stop_strings[i].text, in.stop_strings[i].bytes,
-                                 &text, error));
+        TREADLE_TRY(api::view_of({"stop_strings", i, "text"}, stop.text, stop.bytes, &text, error));
         strings.push_back(text);
     }
     return out->stops.build(strings, error);

@@ -22,7 +22,7 @@ public:
             size_t taken = 1;
             switch (part.kind) {
                 case ENGINE_PART_TEXT:
-                case ENGINE_PART_TEXT_SPECIALS: TREADLE_TRY(add_text(part)); break;
+                case ENGINE_PART_TEXT_SPECIALS: TREADLE_TRY(add_text(part, i)); break;
                 case ENGINE_PART_TOKENS: TREADLE_TRY(add_tokens(part, i)); break;
                 case ENGINE_PART_CHAT_MESSAGE:
                     TREADLE_TRY(add_chat(parts, part_size, i, part_count, &taken));
@@ -37,9 +37,9 @@ public:
     }
 
 private:
-    Status add_text(const engine_part& part) {
+    Status add_text(const engine_part& part, size_t index) {
         std::string_view text;
-        TREADLE_TRY(view_of("text", part.text, part.text_bytes, &text, error_));
+        TREADLE_TRY(view_of({"parts", index, "text"}, part.text, part.text_bytes, &text, error_));
         segments_.push_back({text, part.kind == ENGINE_PART_TEXT_SPECIALS});
         after_tokens_ = false;
         return Status::OK;
@@ -108,12 +108,14 @@ engine_part default_part() {
     return part;
 }
 
-Status view_of(const char* field, const char* text, size_t bytes, std::string_view* out, Error* error) {
-    if (text == nullptr && bytes != 0) return fail(error, Status::INVALID_ARGUMENT, "%s is null", field);
+Status view_of(const FieldName& field, const char* text, size_t bytes, std::string_view* out, Error* error) {
+    if (text == nullptr && bytes != 0)
+        return fail(error, Status::INVALID_ARGUMENT, "%s[%zu].%s is null", field.array, field.index,
+                    field.field);
     if (bytes == ENGINE_ZERO_TERMINATED) bytes = std::strlen(text);
     if (bytes > limits::text_bytes_max)
-        return fail(error, Status::LIMIT, "%s has %zu bytes, at most %llu are taken", field, bytes,
-                    static_cast<unsigned long long>(limits::text_bytes_max));
+        return fail(error, Status::LIMIT, "%s[%zu].%s has %zu bytes, at most %llu are taken", field.array,
+                    field.index, field.field, bytes, static_cast<unsigned long long>(limits::text_bytes_max));
     *out = bytes == 0 ? std::string_view() : std::string_view(text, bytes);
     return Status::OK;
 }
@@ -127,8 +129,8 @@ Status read_messages(const engine_part* parts, size_t part_size, size_t first, s
             return fail(error, Status::INVALID_ARGUMENT, "parts[%zu].kind is %d, not a chat message", i,
                         part.kind);
         ChatMessage message;
-        TREADLE_TRY(view_of("role", part.role, ENGINE_ZERO_TERMINATED, &message.role, error));
-        TREADLE_TRY(view_of("text", part.text, part.text_bytes, &message.content, error));
+        TREADLE_TRY(view_of({"parts", i, "role"}, part.role, ENGINE_ZERO_TERMINATED, &message.role, error));
+        TREADLE_TRY(view_of({"parts", i, "text"}, part.text, part.text_bytes, &message.content, error));
         out->push_back(message);
     }
     return Status::OK;

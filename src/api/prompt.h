@@ -11,8 +11,15 @@
 
 namespace treadle::api {
 
+// Names a field of a caller's array in messages: parts[3].text.
+struct FieldName {
+    const char* array;
+    size_t index;
+    const char* field;
+};
+
 // A caller's string as a view. INVALID_ARGUMENT names `field` where it is null but not empty.
-Status view_of(const char* field, const char* text, size_t bytes, std::string_view* out, Error* error);
+Status view_of(const FieldName& field, const char* text, size_t bytes, std::string_view* out, Error* error);
 
 // Appends the prompt's tokens to `out`; on failure it is as before. Every message names the part's index.
 Status build_prompt(const engine_model& model, const engine_part* parts, size_t part_size, size_t part_count,
