@@ -62,7 +62,8 @@ struct MemoryDeleter {
     size_t size = 0;
     size_t alignment = 0;
     MemoryDeleter() = default;
-    explicit MemoryDeleter(std::pmr::memory_resource* from) : memory(from), size(sizeof(T)), alignment(alignof(T)) {}
+    explicit MemoryDeleter(std::pmr::memory_resource* from)
+        : memory(from), size(sizeof(T)), alignment(alignof(T)) {}
     template <class Derived>
     MemoryDeleter(
         const MemoryDeleter<Derived>& other)  // a base-class pointer remembers the size of what was made

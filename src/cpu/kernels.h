@@ -20,17 +20,17 @@ namespace treadle::cpu {
 
 // The `act` value, row-major. Columns are a multiple of 32 wherever q is used.
 struct Act {
-    int8_t* q = nullptr;         // (rows, columns), in ±127
-    float* scale = nullptr;      // (rows, columns / 32)
-    int32_t* sum = nullptr;      // (rows, columns / 16) exact sums of q
-    float* f32 = nullptr;        // (rows, columns)
+    int8_t* q = nullptr;     // (rows, columns), in ±127
+    float* scale = nullptr;  // (rows, columns / 32)
+    int32_t* sum = nullptr;  // (rows, columns / 16) exact sums of q
+    float* f32 = nullptr;    // (rows, columns)
     int32_t columns = 0;
 };
 
 struct LayerCache {
-    uint16_t* keys = nullptr;    // first block of this layer
+    uint16_t* keys = nullptr;  // first block of this layer
     uint16_t* values = nullptr;
-    size_t block_stride = 0;     // halves from a block to the next, the same for keys and values
+    size_t block_stride = 0;  // halves from a block to the next, the same for keys and values
 };
 
 struct AttentionShape {
@@ -52,26 +52,27 @@ struct Kernels {
     void (*embed)(const PackedMatrix& w, int32_t token, float scale, float* out);
 
     // residual += delta (null: not); out = residual / sqrt(mean square + epsilon) * gain. All (columns).
-    void (*add_norm)(float* residual, const float* delta, const float* gain, float epsilon, int32_t columns, float* out);
+    void (*add_norm)(float* residual, const float* delta, const float* gain, float epsilon, int32_t columns,
+                     float* out);
 
     // Quantizes x (columns, a multiple of 32) into q, scale and sum (rule 4).
     void (*quantize)(const float* x, int32_t columns, int8_t* q, float* scale, int32_t* sum);
 
     // out[i * out_stride + 16 * panel + lane] = act[row(i)] · w[16 * panel + lane], for panels begin .. end - 1 and i in
     // 0 .. row_count - 1; row(i) is rows[i], or i where rows is null. Lanes beyond w.rows are not written.
-    void (*linear)(const PackedMatrix& w, const float* bias, const Act& act, const int32_t* rows, int32_t row_count,
-                   int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride);
+    void (*linear)(const PackedMatrix& w, const float* bias, const Act& act, const int32_t* rows,
+                   int32_t row_count, int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride);
 
     // One row of qkv: scales and rotates the queries in place, writes the rotated keys and the values to slot (or not: -1).
-    void (*rope_write)(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv, int32_t slot,
-                       const LayerCache& cache);
+    void (*rope_write)(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv,
+                       int32_t slot, const LayerCache& cache);
 
     // Attention of `rows` consecutive rows of one sequence (1 .. 8), all heads of one KV head: queries from qkv (first row),
     // output to attended (first row). head_dim is a multiple of 16. Scratch is attention_scratch_bytes() for at least
     // first_position + rows positions, 64-byte aligned.
-    void (*attend)(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table, int32_t first_position,
-                   int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride, float* attended,
-                   size_t attended_stride, void* scratch);
+    void (*attend)(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
+                   int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride,
+                   float* attended, size_t attended_stride, void* scratch);
 
     // out = gate(kind, gate_up[0 .. n), gate_up[n .. 2n)) (n).
     void (*gate)(GateKind kind, const float* gate_up, int32_t n, float* out);
@@ -81,10 +82,11 @@ struct Kernels {
 };
 
 constexpr int32_t attend_rows_max = 8;
-size_t attention_scratch_bytes(const AttentionShape& shape, int32_t positions_max);  // grows by a part per 4,096 positions
+size_t attention_scratch_bytes(const AttentionShape& shape,
+                               int32_t positions_max);  // grows by a part per 4,096 positions
 
 const Kernels& scalar_kernels();
-const Kernels* avx2_kernels();       // null where this build has no such code
-bool cpu_has_avx2();                 // with FMA and F16C, and enabled by the operating system
+const Kernels* avx2_kernels();  // null where this build has no such code
+bool cpu_has_avx2();            // with FMA and F16C, and enabled by the operating system
 
 }  // namespace treadle::cpu

@@ -74,9 +74,9 @@ struct Request {
     FinishReason finish_reason = FinishReason::none;
     Error failure;
 
-    bool in_pass = false;        // rows of it are in the pass under way
-    bool released = false;       // the host gave it up: no events, its id is stale
-    bool ordered = false;        // in the list of orders (cancel, release) that the step carries out
+    bool in_pass = false;   // rows of it are in the pass under way
+    bool released = false;  // the host gave it up: no events, its id is stale
+    bool ordered = false;   // in the list of orders (cancel, release) that the step carries out
     Request* next_order = nullptr;
     int32_t skipped = 0;  // followers that were admitted before it
 

@@ -53,7 +53,8 @@ void Scheduler::plan_decodes(StepPlan* plan) {
 
 // Decodes that fill a small batch must not shut out prompts: those get a token of every pass at least.
 bool Scheduler::prompts_wait() const {
-    return std::any_of(running_.begin(), running_.end(), [](const Request* request) { return prefills(*request); }) ||
+    return std::any_of(running_.begin(), running_.end(),
+                       [](const Request* request) { return prefills(*request); }) ||
            first_admissible() != nullptr;
 }
 

@@ -11,7 +11,6 @@
 namespace treadle {
 namespace {
 
-
 // Texts that end a turn or a text in known models. The careful ones are words too: they count only where the
 // file has them as control or user-defined tokens.
 struct KnownEnd {

@@ -26,7 +26,8 @@ std::atomic<bool> counting{false};
 #endif
 
 #if TREADLE_OWN_MALLOC
-#pragma GCC visibility push(default)  // hidden ones would count this program's own calls only, not those of libraries
+#pragma GCC visibility push( \
+    default)  // hidden ones would count this program's own calls only, not those of libraries
 extern "C" {
 
 void* __libc_malloc(size_t size);

@@ -42,15 +42,16 @@ void attention(benchmark::State& state) {
     std::vector<float> queries = random_floats(rows * row_floats), out(rows * row_floats);
     for (float& query : queries) query *= 1.44f / 8;
     std::vector<float> scratch(attention_scratch_bytes(smol, context) / sizeof(float) + 16);
-    void* aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63});
+    void* aligned =
+        reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63});
     const LayerCache layer{cache.data(), cache.data() + block_halves, 2 * block_halves};
     for (auto _ : state)
         for (int32_t head = 0; head < smol.kv_heads; head++)
-            attend(smol, layer, block_table.data(), context - rows, rows, head, queries.data(), row_floats, out.data(),
-                   row_floats, aligned);
+            attend(smol, layer, block_table.data(), context - rows, rows, head, queries.data(), row_floats,
+                   out.data(), row_floats, aligned);
     const double macs = 2.0 * rows * smol.heads * smol.head_dim * context;
-    state.counters["GMAC/s"] =
-        benchmark::Counter(macs * 1e-9 * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+    state.counters["GMAC/s"] = benchmark::Counter(macs * 1e-9 * static_cast<double>(state.iterations()),
+                                                  benchmark::Counter::kIsRate);
 }
 
 template <auto add_norm>
