@@ -66,6 +66,7 @@
  * rows of many sequences; a *step* is one call of the host, which may be a part of a pass, or several. The *KV cache* is kept in
  * *blocks* of 16 positions.
  */
+/* clang-format off: the comments stand in columns */
 #ifndef TREADLE_ENGINE_H
 #define TREADLE_ENGINE_H
 
@@ -89,41 +90,40 @@ extern "C" {
 #define ENGINE_VERSION "0.1.0"
 #define ENGINE_ABI_VERSION 0 /* changes only when an old binary can no longer be served */
 
-ENGINE_API const char* engine_version(void);  /* of the library that runs; compare with ENGINE_VERSION */
-ENGINE_API uint32_t engine_abi_version(void); /* likewise; a mismatch means: do not go on */
+ENGINE_API const char* engine_version(void);         /* of the library that runs; compare with ENGINE_VERSION */
+ENGINE_API uint32_t engine_abi_version(void);        /* likewise; a mismatch means: do not go on */
 
 /* What a call answers. In brackets, what it leaves: unchanged (the call did nothing), ended (the request ended, its neighbours
  * did not notice), unusable (only polling, releasing and engine_destroy still work). Numbers are never reused. */
 typedef int32_t engine_status;
 enum {
     ENGINE_OK = 0,
-    ENGINE_INVALID_ARGUMENT = 1, /* null, or out of range; the message names it                [unchanged] */
-    ENGINE_STRUCT_SIZE = 2,      /* struct_size is 0 or unknown, or the unknown tail isn't zero [unchanged] */
-    ENGINE_NOMEM = 3,            /* the allocator returned null                                [unchanged] */
-    ENGINE_BUSY = 4,             /* another thread, or an outer call, is in engine_step        [unchanged] */
-    ENGINE_BUFFER_TOO_SMALL = 5, /* the size that is needed was returned                       [unchanged] */
-    ENGINE_STALE_ID = 6,         /* the request id was never made or is released               [unchanged] */
-    ENGINE_NOT_FOUND = 7,        /* the file does not exist                                    [unchanged] */
-    ENGINE_IO = 8,               /* the file is a directory, not readable, or a read failed    [unchanged] */
-    ENGINE_TRUNCATED = 9,        /* the file is empty, or ends before what it announces        [unchanged] */
-    ENGINE_BAD_MAGIC = 10,       /* not a GGUF file                                            [unchanged] */
-    ENGINE_BAD_VERSION = 11,     /* not GGUF version 2 or 3                                    [unchanged] */
-    ENGINE_CORRUPT = 12,         /* the file contradicts itself or its format                  [unchanged] */
-    ENGINE_LIMIT = 13,           /* a count, length or size is beyond the library's limits     [unchanged] */
+    ENGINE_INVALID_ARGUMENT = 1,          /* null, or out of range; the message names it                [unchanged] */
+    ENGINE_STRUCT_SIZE = 2,               /* struct_size is 0 or unknown, or the unknown tail isn't zero [unchanged] */
+    ENGINE_NOMEM = 3,                     /* the allocator returned null                                [unchanged] */
+    ENGINE_BUSY = 4,                      /* another thread, or an outer call, is in engine_step        [unchanged] */
+    ENGINE_BUFFER_TOO_SMALL = 5,          /* the size that is needed was returned                       [unchanged] */
+    ENGINE_STALE_ID = 6,                  /* the request id was never made or is released               [unchanged] */
+    ENGINE_NOT_FOUND = 7,                 /* the file does not exist                                    [unchanged] */
+    ENGINE_IO = 8,                        /* the file is a directory, not readable, or a read failed    [unchanged] */
+    ENGINE_TRUNCATED = 9,                 /* the file is empty, or ends before what it announces        [unchanged] */
+    ENGINE_BAD_MAGIC = 10,                /* not a GGUF file                                            [unchanged] */
+    ENGINE_BAD_VERSION = 11,              /* not GGUF version 2 or 3                                    [unchanged] */
+    ENGINE_CORRUPT = 12,                  /* the file contradicts itself or its format                  [unchanged] */
+    ENGINE_LIMIT = 13,                    /* a count, length or size is beyond the library's limits     [unchanged] */
     ENGINE_UNSUPPORTED_ARCHITECTURE = 14, /* [unchanged] */
-    ENGINE_UNSUPPORTED_TYPE = 15, /* a tensor's type                                            [unchanged] */
-    ENGINE_UNSUPPORTED_TOKENIZER = 16, /* [unchanged] */
-    ENGINE_UNSUPPORTED_TEMPLATE =
-        17,                   /* chat messages for a model whose template is missing or unknown [unchanged] */
-    ENGINE_STOPPED = 18,      /* the progress callback asked to stop                        [unchanged] */
-    ENGINE_INVALID_UTF8 = 19, /* the message has the byte offset                            [unchanged] */
-    ENGINE_TOKEN_OUT_OF_RANGE = 20, /* [unchanged] */
-    ENGINE_PROMPT_TOO_LONG = 21, /* the prompt leaves no room for a token in the context       [unchanged] */
-    ENGINE_POOL_TOO_SMALL = 22,  /* the prompt can never fit the engine's KV blocks            [unchanged] */
-    ENGINE_FULL = 23,            /* max_requests live already: poll and release first          [unchanged] */
-    ENGINE_NOT_A_NUMBER = 24,    /* a request's logits are NaN or infinite; in its final event [ended] */
-    ENGINE_UNUSABLE = 25,        /* an earlier failure of a step ended the engine              [unusable] */
-    ENGINE_INTERNAL = 26         /* a fault of the library: please report it                   [unusable] */
+    ENGINE_UNSUPPORTED_TYPE = 15,         /* a tensor's type                                            [unchanged] */
+    ENGINE_UNSUPPORTED_TOKENIZER = 16,    /* [unchanged] */
+    ENGINE_UNSUPPORTED_TEMPLATE = 17,     /* chat messages for a model whose template is missing or unknown [unchanged] */
+    ENGINE_STOPPED = 18,                  /* the progress callback asked to stop                        [unchanged] */
+    ENGINE_INVALID_UTF8 = 19,             /* the message has the byte offset                            [unchanged] */
+    ENGINE_TOKEN_OUT_OF_RANGE = 20,       /* [unchanged] */
+    ENGINE_PROMPT_TOO_LONG = 21,          /* the prompt leaves no room for a token in the context       [unchanged] */
+    ENGINE_POOL_TOO_SMALL = 22,           /* the prompt can never fit the engine's KV blocks            [unchanged] */
+    ENGINE_FULL = 23,                     /* max_requests live already: poll and release first          [unchanged] */
+    ENGINE_NOT_A_NUMBER = 24,             /* a request's logits are NaN or infinite; in its final event [ended] */
+    ENGINE_UNUSABLE = 25,                 /* an earlier failure of a step ended the engine              [unusable] */
+    ENGINE_INTERNAL = 26                  /* a fault of the library: please report it                   [unusable] */
 };
 
 /* The name of a status, such as "ENGINE_NOMEM", and a sentence about it. Never NULL; static lifetime. */
@@ -152,8 +152,7 @@ typedef void (*engine_log_fn)(void* user, int32_t level, const char* message);
 
 /* Runs body(context, index) for each index in 0 .. count - 1: in any order, on any threads, or one after another on the
  * caller, and returns when all have returned. Bodies never wait for each other. */
-typedef void (*engine_parallel_for_fn)(void* user, void (*body)(void* context, int32_t index), void* context,
-                                       int32_t count);
+typedef void (*engine_parallel_for_fn)(void* user, void (*body)(void* context, int32_t index), void* context, int32_t count);
 
 /* Nanoseconds of a monotonic clock. Called by engine_step, and with parallel_for from the threads that run bodies, one at a
  * time. It should be as cheap as reading a counter: it is asked after each piece of work. */
@@ -172,8 +171,7 @@ typedef int32_t (*engine_read_fn)(void* user, uint64_t offset, void* destination
 
 /* ---------------------------------------------------------------------------------------------------------------- models */
 
-typedef struct engine_model
-    engine_model; /* weights and vocabulary; immutable, shared by any number of engines */
+typedef struct engine_model engine_model; /* weights and vocabulary; immutable, shared by any number of engines */
 
 /* Which code runs. The results are the same bytes; meant for tests and for measuring. */
 enum { ENGINE_CPU_AUTOMATIC = 0, ENGINE_CPU_SCALAR = 1, ENGINE_CPU_AVX2 = 2 };
@@ -181,15 +179,11 @@ enum { ENGINE_CPU_AUTOMATIC = 0, ENGINE_CPU_SCALAR = 1, ENGINE_CPU_AVX2 = 2 };
 /* Settings of a model and of all engines made from it. */
 typedef struct engine_model_params {
     uint32_t struct_size;
-    int32_t
-        cpu_code; /* ENGINE_CPU_…; one that this processor lacks is ENGINE_INVALID_ARGUMENT. Default: automatic */
-    int32_t
-        threads; /* threads of each engine's steps, the caller's among them; 0: the number of cores - 1. Default: 0 */
-    engine_parallel_for_fn
-        parallel_for; /* NULL: each engine has its own pool of threads, parked between steps */
+    int32_t cpu_code;   /* ENGINE_CPU_…; one that this processor lacks is ENGINE_INVALID_ARGUMENT. Default: automatic */
+    int32_t threads;    /* threads of each engine's steps, the caller's among them; 0: the number of cores - 1. Default: 0 */
+    engine_parallel_for_fn parallel_for; /* NULL: each engine has its own pool of threads, parked between steps */
     void* parallel_for_user;
-    engine_alloc_fn
-        alloc; /* alloc and free: both or neither; NULL: a built-in allocator (mimalloc), apart from malloc */
+    engine_alloc_fn alloc; /* alloc and free: both or neither; NULL: a built-in allocator (mimalloc), apart from malloc */
     engine_free_fn free;
     void* alloc_user;
     engine_log_fn log; /* NULL: silence */
@@ -203,14 +197,13 @@ ENGINE_API engine_status engine_model_params_init(engine_model_params* params, s
  * *model is a handle to give back with engine_model_free. The file is read front to back, and closed; nothing is mapped
  * and nothing written. Takes about as long as reading the file; the progress hook tells how far it is.
  * Errors: NOT_FOUND, IO, TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, UNSUPPORTED_*, STOPPED, NOMEM, those of params. */
-ENGINE_API engine_status engine_model_load_file(const char* path, const engine_model_params* params,
-                                                engine_model** model, engine_error* error);
+ENGINE_API engine_status engine_model_load_file(const char* path, const engine_model_params* params, engine_model** model,
+                                                engine_error* error);
 
 /* The same from memory (not needed after the call), or through a read callback over a file of `size` bytes. Split models can
  * only be loaded by path. */
-ENGINE_API engine_status engine_model_load_memory(const void* bytes, uint64_t size,
-                                                  const engine_model_params* params, engine_model** model,
-                                                  engine_error* error);
+ENGINE_API engine_status engine_model_load_memory(const void* bytes, uint64_t size, const engine_model_params* params,
+                                                  engine_model** model, engine_error* error);
 ENGINE_API engine_status engine_model_load_callback(engine_read_fn read, void* user, uint64_t size,
                                                     const engine_model_params* params, engine_model** model,
                                                     engine_error* error);
@@ -220,14 +213,14 @@ ENGINE_API void engine_model_free(engine_model* model);
 
 typedef struct engine_model_info {
     uint32_t struct_size;
-    int32_t vocabulary;     /* tokens */
-    int32_t context_length; /* tokens the model was trained for: the most that a sequence can have */
+    int32_t vocabulary;      /* tokens */
+    int32_t context_length;  /* tokens the model was trained for: the most that a sequence can have */
     int32_t layers;
-    int32_t hidden; /* width of the residual stream */
+    int32_t hidden;          /* width of the residual stream */
     int32_t heads;
     int32_t kv_heads;
     int32_t head_dim;
-    int32_t bos_token; /* -1: none; likewise below */
+    int32_t bos_token;       /* -1: none; likewise below */
     int32_t eos_token;
     int32_t has_chat_template; /* 1: ENGINE_PART_CHAT_MESSAGE works, 0: it is ENGINE_UNSUPPORTED_TEMPLATE */
     int32_t token_bytes_max;   /* length of the longest token's text */
@@ -238,9 +231,9 @@ typedef struct engine_model_info {
     uint64_t tokenizer_bytes;  /* of the vocabulary in memory */
     uint64_t load_bytes_peak;  /* most memory in use while it was loaded, the tokenizer's apart */
     char architecture[32];
-    char name[128];       /* as the file calls itself; may be empty */
-    char numerics_id[32]; /* backend and version of the numerics contract: same id, same model, same tokens */
-    char cpu_code[16];    /* which code runs: "scalar", "avx2" */
+    char name[128];        /* as the file calls itself; may be empty */
+    char numerics_id[32];  /* backend and version of the numerics contract: same id, same model, same tokens */
+    char cpu_code[16];     /* which code runs: "scalar", "avx2" */
 } engine_model_info;
 
 /* Fills *info up to info->struct_size, which the caller sets (engine_model_info_init does). */
@@ -250,12 +243,10 @@ ENGINE_API engine_status engine_model_get_info(const engine_model* model, engine
 /* --------------------------------------------------------------------------------------------------------- text and tokens */
 
 enum {
-    ENGINE_PART_TEXT =
-        0, /* plain text: never becomes special tokens, whatever it contains. The kind for user input */
+    ENGINE_PART_TEXT = 0,          /* plain text: never becomes special tokens, whatever it contains. The kind for user input */
     ENGINE_PART_TEXT_SPECIALS = 1, /* text in which special tokens such as <|im_start|> are recognised */
-    ENGINE_PART_TOKENS =
-        2, /* token ids, taken as they are: what engine_sequence_tokens returned, for example */
-    ENGINE_PART_CHAT_MESSAGE = 3 /* role and text, put into the model's own chat template */
+    ENGINE_PART_TOKENS = 2,        /* token ids, taken as they are: what engine_sequence_tokens returned, for example */
+    ENGINE_PART_CHAT_MESSAGE = 3   /* role and text, put into the model's own chat template */
 };
 
 #define ENGINE_ZERO_TERMINATED ((size_t)-1) /* as a length: the string ends at its first zero byte */
@@ -265,7 +256,7 @@ enum {
  * continuation of that conversation. A prompt that doesn't start with a tokens part begins with the BOS token, where the model
  * wants one; start with an empty tokens part to leave it out. */
 typedef struct engine_part {
-    int32_t kind; /* ENGINE_PART_… */
+    int32_t kind;         /* ENGINE_PART_… */
     int32_t token_count;
     const int32_t* tokens; /* (token_count) */
     const char* text;      /* UTF-8; text of a message or text part */
@@ -277,25 +268,24 @@ ENGINE_API engine_status engine_part_init(engine_part* part, size_t size);
 /* Parts to tokens, exactly as engine_submit does it. part_size is sizeof(engine_part). Writes at most `capacity` ids; *count is
  * the number of ids there are, also with BUFFER_TOO_SMALL (then nothing is written). tokens may be NULL if capacity is 0.
  * Errors: INVALID_UTF8, TOKEN_OUT_OF_RANGE, UNSUPPORTED_TEMPLATE, LIMIT, NOMEM, BUFFER_TOO_SMALL. */
-ENGINE_API engine_status engine_tokenize(const engine_model* model, const engine_part* parts,
-                                         size_t part_size, size_t part_count, int32_t* tokens,
-                                         size_t capacity, size_t* count, engine_error* error);
+ENGINE_API engine_status engine_tokenize(const engine_model* model, const engine_part* parts, size_t part_size,
+                                         size_t part_count, int32_t* tokens, size_t capacity, size_t* count,
+                                         engine_error* error);
 
 /* Tokens to bytes, exactly what was tokenized. Special tokens give their text if `specials` is not 0, else nothing. A single
  * token may be a part of a character: the bytes need not be valid UTF-8 (events always are). *count is the number of bytes,
  * also with BUFFER_TOO_SMALL. No zero byte is added. */
-ENGINE_API engine_status engine_detokenize(const engine_model* model, const int32_t* tokens,
-                                           size_t token_count, int32_t specials, char* bytes, size_t capacity,
-                                           size_t* count, engine_error* error);
+ENGINE_API engine_status engine_detokenize(const engine_model* model, const int32_t* tokens, size_t token_count,
+                                           int32_t specials, char* bytes, size_t capacity, size_t* count,
+                                           engine_error* error);
 
 /* Renders chat messages with the model's template into parts: the template's own text as TEXT_SPECIALS, what the caller wrote
  * as TEXT. `continuation` not 0: as after an earlier turn that ended with its end-of-turn token. Text of the parts lies in
  * `bytes`; *part_count and *byte_count are what is needed, also with BUFFER_TOO_SMALL (then nothing is written). */
 ENGINE_API engine_status engine_apply_chat_template(const engine_model* model, const engine_part* messages,
-                                                    size_t part_size, size_t message_count,
-                                                    int32_t continuation, engine_part* parts,
-                                                    size_t part_capacity, size_t* part_count, char* bytes,
-                                                    size_t byte_capacity, size_t* byte_count,
+                                                    size_t part_size, size_t message_count, int32_t continuation,
+                                                    engine_part* parts, size_t part_capacity, size_t* part_count,
+                                                    char* bytes, size_t byte_capacity, size_t* byte_count,
                                                     engine_error* error);
 
 /* --------------------------------------------------------------------------------------------------------------- engines */
@@ -304,15 +294,13 @@ typedef struct engine engine; /* a KV cache, a scheduler and their threads, over
 
 typedef struct engine_params {
     uint32_t struct_size;
-    int32_t max_sequences; /* sequences in one pass. 1 .. 4096. Default: 16 */
-    int32_t
-        max_batch_tokens; /* tokens in one pass: bounds the longest piece of a prompt. 1 .. 65536. Default: 512 */
-    int32_t max_requests; /* requests that live at once, waiting ones among them. 1 .. 65536. Default: 1024 */
-    int32_t
-        context_length; /* most tokens of a sequence; 0: the model's. Larger than that is INVALID_ARGUMENT. Default: 0 */
-    int32_t kv_blocks; /* blocks of 16 positions in the KV cache, 0: room for one whole context, at least 4096
+    int32_t max_sequences;    /* sequences in one pass. 1 .. 4096. Default: 16 */
+    int32_t max_batch_tokens; /* tokens in one pass: bounds the longest piece of a prompt. 1 .. 65536. Default: 512 */
+    int32_t max_requests;     /* requests that live at once, waiting ones among them. 1 .. 65536. Default: 1024 */
+    int32_t context_length;   /* most tokens of a sequence; 0: the model's. Larger than that is INVALID_ARGUMENT. Default: 0 */
+    int32_t kv_blocks;        /* blocks of 16 positions in the KV cache, 0: room for one whole context, at least 4096
                                  positions. Default: 0. engine_get_info tells the bytes of one */
-    engine_clock_fn clock; /* NULL: the system's monotonic clock */
+    engine_clock_fn clock;    /* NULL: the system's monotonic clock */
     void* clock_user;
     engine_wake_fn wake; /* NULL: nobody is woken */
     void* wake_user;
@@ -320,19 +308,18 @@ typedef struct engine_params {
 ENGINE_API engine_status engine_params_init(engine_params* params, size_t size);
 
 /* Makes an engine with all its memory and threads; params may be NULL. Steps allocate nothing after this. */
-ENGINE_API engine_status engine_create(engine_model* model, const engine_params* params, engine** out,
-                                       engine_error* error);
+ENGINE_API engine_status engine_create(engine_model* model, const engine_params* params, engine** out, engine_error* error);
 
 /* Ends everything, live requests too. NULL is fine. No other call on this engine may run or follow. */
 ENGINE_API void engine_destroy(engine* e);
 
 typedef struct engine_info {
     uint32_t struct_size;
-    int32_t threads; /* that a step can use; with parallel_for: bodies in one call */
+    int32_t threads;         /* that a step can use; with parallel_for: bodies in one call */
     int32_t max_sequences;
     int32_t max_batch_tokens;
     int32_t max_requests;
-    int32_t context_length; /* most tokens of a sequence */
+    int32_t context_length;  /* most tokens of a sequence */
     int32_t kv_blocks;
     int32_t kv_block_tokens; /* 16 */
     uint64_t kv_block_bytes; /* keys and values of 16 positions in all layers */
@@ -355,31 +342,25 @@ typedef struct engine_text { /* in arrays, like engine_part */
 
 typedef struct engine_request_params {
     uint32_t struct_size;
-    int32_t
-        max_tokens; /* tokens to generate at most; -1: as many as fit. 0 is INVALID_ARGUMENT. Default: 256 */
+    int32_t max_tokens;       /* tokens to generate at most; -1: as many as fit. 0 is INVALID_ARGUMENT. Default: 256 */
     const engine_part* parts; /* the prompt; at least one token in all */
     size_t part_size;         /* sizeof(engine_part); the default of the init function */
     size_t part_count;
-    float temperature; /* 0: always the likeliest token. 0 .. 1e6. Default: 0 */
-    int32_t top_k;     /* only the k likeliest; 0: off. Default: 0 */
-    float top_p; /* only the likeliest that together have this probability; 1: off. (0, 1]. Default: 1 */
-    float
-        min_p; /* only those with this fraction of the likeliest's probability; 0: off. [0, 1). Default: 0 */
-    uint64_t seed; /* of the draws. Default: 0. Same seed, same tokens */
-    uint32_t
-        first_sample; /* index of the request's sample: 1, 2, … are other draws with the same seed. Default: 0 */
-    int32_t
-        logprobs; /* log-probabilities: 0: none; n: of the token and of the n likeliest. 0 .. 20. Default: 0 */
-    const engine_text*
-        stop_strings; /* text that ends the answer and is not delivered. At most 64, of 1 .. 4096 bytes */
-    size_t stop_string_size; /* sizeof(engine_text); the default of the init function */
+    float temperature;        /* 0: always the likeliest token. 0 .. 1e6. Default: 0 */
+    int32_t top_k;            /* only the k likeliest; 0: off. Default: 0 */
+    float top_p;              /* only the likeliest that together have this probability; 1: off. (0, 1]. Default: 1 */
+    float min_p;              /* only those with this fraction of the likeliest's probability; 0: off. [0, 1). Default: 0 */
+    uint64_t seed;            /* of the draws. Default: 0. Same seed, same tokens */
+    uint32_t first_sample;    /* index of the request's sample: 1, 2, … are other draws with the same seed. Default: 0 */
+    int32_t logprobs;         /* log-probabilities: 0: none; n: of the token and of the n likeliest. 0 .. 20. Default: 0 */
+    const engine_text* stop_strings; /* text that ends the answer and is not delivered. At most 64, of 1 .. 4096 bytes */
+    size_t stop_string_size;         /* sizeof(engine_text); the default of the init function */
     size_t stop_string_count;
-    const int32_t*
-        stop_tokens; /* tokens that end the answer, besides the model's own end tokens. At most 256 */
+    const int32_t* stop_tokens; /* tokens that end the answer, besides the model's own end tokens. At most 256 */
     size_t stop_token_count;
-    int32_t ignore_end; /* 1: the model's own end tokens don't end the answer. Default: 0 */
-    int32_t keep;       /* 1: lives on after its final event, until engine_release. Default: 0 */
-    uint64_t user_data; /* returned in each event */
+    int32_t ignore_end;       /* 1: the model's own end tokens don't end the answer. Default: 0 */
+    int32_t keep;             /* 1: lives on after its final event, until engine_release. Default: 0 */
+    uint64_t user_data;       /* returned in each event */
 } engine_request_params;
 ENGINE_API engine_status engine_request_params_init(engine_request_params* params, size_t size);
 
@@ -402,8 +383,8 @@ ENGINE_API engine_status engine_cancel(engine* e, engine_request id);
 ENGINE_API engine_status engine_release(engine* e, engine_request id);
 
 enum {
-    ENGINE_REQUEST_WAITING = 0, /* for room in the batch or the KV cache */
-    ENGINE_REQUEST_PROMPT = 1,  /* its prompt is being computed */
+    ENGINE_REQUEST_WAITING = 0,      /* for room in the batch or the KV cache */
+    ENGINE_REQUEST_PROMPT = 1,       /* its prompt is being computed */
     ENGINE_REQUEST_GENERATING = 2,
     ENGINE_REQUEST_WAITING_POLL = 3, /* its events fill their room: it goes on after a poll */
     ENGINE_REQUEST_FINISHED = 4
@@ -411,30 +392,29 @@ enum {
 
 typedef struct engine_request_info {
     uint32_t struct_size;
-    int32_t state; /* ENGINE_REQUEST_… */
+    int32_t state;                /* ENGINE_REQUEST_… */
     int32_t prompt_tokens;
     int32_t prompt_tokens_done;
     int32_t generated_tokens;
-    int32_t queue_place;   /* requests before it while it is WAITING, else -1 */
-    int32_t finish_reason; /* when FINISHED: ENGINE_FINISH_… */
-    engine_status status;  /* when FINISHED */
-    char message[512];     /* why it failed; empty otherwise */
+    int32_t queue_place;          /* requests before it while it is WAITING, else -1 */
+    int32_t finish_reason;        /* when FINISHED: ENGINE_FINISH_… */
+    engine_status status;         /* when FINISHED */
+    char message[512];            /* why it failed; empty otherwise */
 } engine_request_info;
 ENGINE_API engine_status engine_request_info_init(engine_request_info* info, size_t size);
 ENGINE_API engine_status engine_request_get_info(engine* e, engine_request id, engine_request_info* info);
 
 /* All tokens of a sequence, prompt first; `sequence` is 0. A stop token is the last. Works until the request is released, so
  * that a next turn can be submitted as [these tokens, new parts]. Counts as in engine_tokenize. */
-ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence,
-                                                int32_t* tokens, size_t capacity, size_t* count);
+ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence, int32_t* tokens,
+                                                size_t capacity, size_t* count);
 
 /* ------------------------------------------------------------------------------------------------------ stepping, polling */
 
 typedef struct engine_step_params {
     uint32_t struct_size;
     int32_t max_threads; /* at most this many threads in this step; 0: all. Default: 0 */
-    int64_t
-        budget_us; /* 0: one whole pass. Otherwise passes are computed until this many microseconds are over (a pass is
+    int64_t budget_us;   /* 0: one whole pass. Otherwise passes are computed until this many microseconds are over (a pass is
                             cut after any tile and goes on in the next step) or there is no more work; at least one tile
                             is computed. Default: 0 */
 } engine_step_params;
@@ -442,16 +422,16 @@ ENGINE_API engine_status engine_step_params_init(engine_step_params* params, siz
 
 typedef struct engine_step_report {
     uint32_t struct_size;
-    int32_t passes;          /* that ended in this step */
-    int32_t tokens_computed; /* rows of those passes */
+    int32_t passes;           /* that ended in this step */
+    int32_t tokens_computed;  /* rows of those passes */
     int32_t tokens_produced;
-    int32_t running;       /* requests that are in passes now */
-    int32_t waiting;       /* for room */
-    int32_t waiting_poll;  /* for a poll */
-    int32_t free_blocks;   /* of the KV cache, not reserved by anybody */
-    int64_t time_us;       /* of this step */
-    int64_t worst_tile_us; /* longest piece between two looks at the clock */
-    int64_t next_step_us;  /* 0: there is work now; -1: none until something is submitted or polled */
+    int32_t running;          /* requests that are in passes now */
+    int32_t waiting;          /* for room */
+    int32_t waiting_poll;     /* for a poll */
+    int32_t free_blocks;      /* of the KV cache, not reserved by anybody */
+    int64_t time_us;          /* of this step */
+    int64_t worst_tile_us;    /* longest piece between two looks at the clock */
+    int64_t next_step_us;     /* 0: there is work now; -1: none until something is submitted or polled */
 } engine_step_report;
 ENGINE_API engine_status engine_step_report_init(engine_step_report* report, size_t size);
 
@@ -465,34 +445,33 @@ enum {
     ENGINE_EVENT_TOKEN = 0,    /* one token, and the text that it completed (perhaps none yet) */
     ENGINE_EVENT_TEXT = 1,     /* text without a new token: what had been held back when the request ended */
     ENGINE_EVENT_FINISHED = 2, /* the last event of a request */
-    ENGINE_EVENT_PROGRESS =
-        3 /* of a prompt that takes more than one pass: position of prompt_tokens are done */
+    ENGINE_EVENT_PROGRESS = 3  /* of a prompt that takes more than one pass: position of prompt_tokens are done */
 };
 enum {
     ENGINE_FINISH_NONE = 0,
-    ENGINE_FINISH_END = 1, /* the model ended its answer, or a stop token did */
+    ENGINE_FINISH_END = 1,         /* the model ended its answer, or a stop token did */
     ENGINE_FINISH_STOP_STRING = 2,
-    ENGINE_FINISH_LENGTH = 3, /* max_tokens, or the context or the cache is full */
+    ENGINE_FINISH_LENGTH = 3,      /* max_tokens, or the context or the cache is full */
     ENGINE_FINISH_CANCELLED = 4,
-    ENGINE_FINISH_ERROR = 5 /* status and engine_request_info tell */
+    ENGINE_FINISH_ERROR = 5        /* status and engine_request_info tell */
 };
 
 typedef struct engine_event {
-    int32_t kind;     /* ENGINE_EVENT_… */
-    int32_t sequence; /* 0 */
+    int32_t kind;              /* ENGINE_EVENT_… */
+    int32_t sequence;          /* 0 */
     engine_request request;
     uint64_t user_data;
-    int32_t position; /* TOKEN: in its sequence; PROGRESS: prompt tokens done; else tokens in the sequence */
-    int32_t token;    /* TOKEN: its id, else -1 */
-    engine_status status;   /* FINISHED: OK unless finish_reason is ERROR */
-    int32_t finish_reason;  /* FINISHED: ENGINE_FINISH_… */
-    size_t text_offset;     /* into the caller's byte buffer, a multiple of 8 */
-    size_t text_bytes;      /* whole UTF-8 characters; not zero-terminated */
-    size_t logprobs_offset; /* into the byte buffer: engine_logprob[logprob_count], likeliest first */
+    int32_t position;          /* TOKEN: in its sequence; PROGRESS: prompt tokens done; else tokens in the sequence */
+    int32_t token;             /* TOKEN: its id, else -1 */
+    engine_status status;      /* FINISHED: OK unless finish_reason is ERROR */
+    int32_t finish_reason;     /* FINISHED: ENGINE_FINISH_… */
+    size_t text_offset;        /* into the caller's byte buffer, a multiple of 8 */
+    size_t text_bytes;         /* whole UTF-8 characters; not zero-terminated */
+    size_t logprobs_offset;    /* into the byte buffer: engine_logprob[logprob_count], likeliest first */
     int32_t logprob_count;
-    float logprob;            /* of the token, natural logarithm, from raw logits; 0 unless asked for */
-    int32_t prompt_tokens;    /* FINISHED and PROGRESS */
-    int32_t generated_tokens; /* FINISHED */
+    float logprob;             /* of the token, natural logarithm, from raw logits; 0 unless asked for */
+    int32_t prompt_tokens;     /* FINISHED and PROGRESS */
+    int32_t generated_tokens;  /* FINISHED */
 } engine_event;
 
 typedef struct engine_logprob {
@@ -506,9 +485,9 @@ typedef struct engine_logprob {
  * whose events fill their room (64 tokens at least) sits out of passes until it is polled. Any of the pointers to counts may be
  * NULL. Polling the final event of a request without `keep` releases it.
  * Errors: BUFFER_TOO_SMALL only if nothing was written because the first payload doesn't fit; INVALID_ARGUMENT, STRUCT_SIZE. */
-ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_size,
-                                            size_t capacity, size_t* count, void* bytes,
-                                            size_t bytes_capacity, size_t* bytes_used, size_t* bytes_needed);
+ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_size, size_t capacity,
+                                            size_t* count, void* bytes, size_t bytes_capacity, size_t* bytes_used,
+                                            size_t* bytes_needed);
 
 /* Counters since the engine was made, and sizes as they are now. */
 typedef struct engine_stats {
@@ -519,14 +498,14 @@ typedef struct engine_stats {
     int32_t kv_blocks_free;
     int32_t kv_blocks_reserved;
     uint64_t requests_submitted;
-    uint64_t requests_finished; /* for whatever reason: cancelled and failed ones too */
+    uint64_t requests_finished;  /* for whatever reason: cancelled and failed ones too */
     uint64_t requests_cancelled;
     uint64_t requests_failed;
-    uint64_t prompt_tokens; /* computed */
+    uint64_t prompt_tokens;      /* computed */
     uint64_t generated_tokens;
     uint64_t steps;
     uint64_t passes;
-    int64_t step_time_us; /* sum over all steps */
+    int64_t step_time_us;        /* sum over all steps */
     int64_t worst_step_us;
     int64_t worst_tile_us;
 } engine_stats;

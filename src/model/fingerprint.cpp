@@ -1,6 +1,9 @@
 // XXH3 behind Fingerprint. Its header is compiled into this file alone and exports nothing.
 #include "model/fingerprint.h"
 
+#ifndef NDEBUG
+#define XXH_NO_INLINE_HINTS 1  // g++ -Og refuses what must be inlined through function pointers
+#endif
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
