@@ -66,7 +66,8 @@
  * rows of many sequences; a *step* is one call of the host, which may be a part of a pass, or several. The *KV cache* is kept in
  * *blocks* of 16 positions.
  */
-/* clang-format off: the comments stand in columns */
+/* The comments stand in columns: */
+/* clang-format off */
 #ifndef TREADLE_ENGINE_H
 #define TREADLE_ENGINE_H
 
