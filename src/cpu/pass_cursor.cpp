@@ -34,7 +34,7 @@ PassCursor::PassCursor(std::pmr::memory_resource* memory, int32_t regions, const
 
 PassCursor::~PassCursor() {
     abandon();
-    pool_.reset();  // joins the workers while all they look at still lives
+    if (pool_ != nullptr) pool_->join();  // while all that workers look at still lives, pool_ itself among it
 }
 
 Status PassCursor::start_threads(std::pmr::memory_resource* memory, Error* error) {

@@ -97,7 +97,7 @@ Status ThreadPool::start(Error* error) {
                 static_cast<int>(started_), workers_.size(), failed);
 }
 
-ThreadPool::~ThreadPool() {
+void ThreadPool::join() {
     if (is_orphan()) return;
     {
         Lock lock(&mutex_);
@@ -106,6 +106,12 @@ ThreadPool::~ThreadPool() {
         pthread_cond_broadcast(&changed_);
     }
     for (int32_t i = 0; i < started_; ++i) pthread_join(workers_[static_cast<size_t>(i)].handle, nullptr);
+    started_ = 0;
+}
+
+ThreadPool::~ThreadPool() {
+    if (is_orphan()) return;
+    join();
     pthread_cond_destroy(&changed_);
     pthread_mutex_destroy(&mutex_);
 }

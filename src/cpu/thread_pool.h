@@ -42,6 +42,7 @@ public:
                                        void* context, Owned<ThreadPool>* out, Error* error);
     ThreadPool(std::pmr::memory_resource* memory, int32_t threads, Attempt attempt, void* context);
     ~ThreadPool();  // joins
+    void join();    // ends the workers for good; what they look at must live until it returns
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
 
