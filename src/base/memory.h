@@ -64,9 +64,9 @@ struct MemoryDeleter {
     MemoryDeleter() = default;
     explicit MemoryDeleter(std::pmr::memory_resource* from)
         : memory(from), size(sizeof(T)), alignment(alignof(T)) {}
+    // A base-class pointer remembers the size of what was made. Implicit, as unique_ptr needs it.
     template <class Derived>
-    MemoryDeleter(
-        const MemoryDeleter<Derived>& other)  // a base-class pointer remembers the size of what was made
+    MemoryDeleter(const MemoryDeleter<Derived>& other)  // NOLINT(google-explicit-constructor)
         : memory(other.memory), size(other.size), alignment(other.alignment) {}
     void operator()(T* object) const {
         object->~T();

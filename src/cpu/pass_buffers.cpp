@@ -187,7 +187,8 @@ Status PassBuffers::take(const PassInput& input, Dims of, const PassPlan& plan) 
 void PassBuffers::cut_attention(const PassPlan& plan, const Rates& rates, int32_t threads) {
     constexpr double call_ns = 500;
     constexpr double tiles_max = 1 << 20;
-    const double macs_per_key = 2.0 * plan.head_dim * (plan.heads / plan.kv_heads);
+    const int32_t heads_per_key = plan.heads / plan.kv_heads;
+    const double macs_per_key = 2.0 * plan.head_dim * heads_per_key;
     const auto unit_ns = [&](const AttentionUnit& unit) {
         return call_ns +
                macs_per_key * unit.rows * (unit.first_position + unit.rows) / rates.attention_macs_per_ns;
