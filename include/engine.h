@@ -52,7 +52,7 @@
  * Rules that hold everywhere:
  *   - Structs that the caller fills start with struct_size and are filled with defaults by their engine_*_init(&s, sizeof s)
  *     first. A program built against an older header keeps working: fields that it does not know get their defaults. Structs
- *  in arrays (engine_part, engine_text, engine_event) are passed are passed with the size of one instead.
+ *     in arrays (engine_part, engine_text, engine_event) are passed with the size of one instead.
  *   - Every function that can fail returns an engine_status; a failure leaves everything as it was, unless the status says
  *     otherwise. An optional engine_error receives a message that names the field and the value; it may be NULL.
  *   - Everything passed in is copied before the call returns. Strings are UTF-8.
