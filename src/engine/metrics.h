@@ -1,8 +1,8 @@
 // The engine's figures: what happened since it was made (counters, histograms) and what is now (gauges). The engine owns one
 // Metrics and calls it under its lock, at the event that a function is named after; stats and the metrics text read it there.
 //
-// Invariant: fixed size (about 100 KB, nearly all of it histograms), nothing allocates, each call is a few additions. Times are in
-// microseconds by the engine's clock; one that jumped back counts as 0.
+// Invariant: fixed size (about 100 KB, nearly all of it histograms), nothing allocates, each call is a few additions. Times are
+// in microseconds by the engine's clock; one that jumped back counts as 0.
 #pragma once
 
 #include <array>

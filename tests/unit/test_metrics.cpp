@@ -117,7 +117,9 @@ Exposition parse(const std::string& text) {
 }
 
 void check_types(const Exposition& exposition) {
-    for (const auto& [name, type] : exposition.types) {
+    for (const auto& entry : exposition.types) {
+        const std::string& name = entry.first;
+        const std::string& type = entry.second;
         CAPTURE(name);
         CHECK(name.rfind("treadle_", 0) == 0);
         const bool total = name.size() > 6 && name.substr(name.size() - 6) == "_total";
