@@ -56,8 +56,8 @@ bool possible(const PassShape& shape) {
 
 int64_t to_ns(double ns) { return ns >= 9e18 ? INT64_MAX : static_cast<int64_t>(ns); }
 
-// Solves matrix * x = right for the coordinates in `free`; the others are 0. The matrix is symmetric and positive definite, so that
-// elimination needs no pivoting, and its accuracy doesn't depend on how the coordinates are scaled.
+// Solves matrix * x = right for the coordinates in `free`; the others are 0. The matrix is symmetric and positive definite, so
+// that elimination needs no pivoting, and its accuracy doesn't depend on how the coordinates are scaled.
 Vector solve_for(Matrix matrix, Vector right, unsigned free) {
     for (int i = 0; i < size; i++) {
         if (free >> i & 1) continue;
@@ -87,8 +87,8 @@ bool none_negative(const Vector& x) {
     return true;
 }
 
-// Minimises x' matrix x / 2 - right' x over x >= 0, exactly: of the 16 ways to hold coordinates at 0, the best that is allowed. The
-// first is all free; where it is allowed, it is the best.
+// Minimises x' matrix x / 2 - right' x over x >= 0, exactly: of the 16 ways to hold coordinates at 0, the best that is allowed.
+// The first is all free; where it is allowed, it is the best.
 Vector solve_bounded(const Matrix& matrix, const Vector& right) {
     Vector best{};
     double best_value = 0;  // of x = 0
@@ -260,8 +260,8 @@ void CostModel::solve() {
     }
 }
 
-// A coefficient is determined where the data leave less than a quarter of its belief's variance; then the belief follows it. Until
-// the first time it follows the speed of the machine.
+// A coefficient is determined where the data leave less than a quarter of its belief's variance; then the belief follows it.
+// Until the first time it follows the speed of the machine.
 void CostModel::move_beliefs(const Vector& features) {
     const Vector weights = belief_weights();
     const double unit = dot(coefficients_, features) / dot(first_belief, features);

@@ -3,8 +3,8 @@
 //
 //     time = per_pass + per_row * rows + per_token * (tokens - rows) + per_token_context * sum over tokens of their context
 //
-// Rows are the sequences with logits, each of which has one token at least: so per_row is all of a decode, and per_token what each
-// further token of a prompt costs, about which decodes say nothing. All four are at least 0.
+// Rows are the sequences with logits, each of which has one token at least: so per_row is all of a decode, and per_token what
+// each further token of a prompt costs, about which decodes say nothing. All four are at least 0.
 //
 // The fit is recursive least squares in information form (the sums of the normal equations, forgotten over 256 passes), in
 // residuals relative to the time, with a prior, and solved exactly with the bounds:
@@ -46,8 +46,8 @@ public:
     int64_t predict_high_ns(const PassShape& shape) const;
 
     // The most tokens, up to `most`, of a chunk that starts at position `context`, so that base and chunk together stay within
-    // the budget by predict_high_ns; 0 if not even the base does, `most` before any pass. Whoever asks rounds to tiles, and must give a waiting prompt
-    // a tile now and then where the answer is 0: only a pass can show that a belief was too high.
+    // the budget by predict_high_ns; 0 if not even the base does, `most` before any pass. Whoever asks rounds to tiles, and
+    // must give a waiting prompt a tile now and then where the answer is 0: only a pass can show that a belief was too high.
     int32_t largest_chunk(const PassShape& base, int32_t context, int32_t most, int64_t budget_ns) const;
 
     bool ready() const { return passes_ >= passes_ready; }
