@@ -338,6 +338,48 @@ TEST_CASE("the largest chunk is the largest that fits by the prediction") {
     CHECK(model.largest_chunk({}, 0, 512, alone) > 0);  // an idle engine
 }
 
+TEST_CASE("chunks chosen by the model keep passes within a target, while prompts get on") {
+    // Eight chats, and prompts of 8,000 tokens one after another. On the second machine weights are read once per pass, and up
+    // to 20 tokens are computed meanwhile: the model's straight line is only near the truth.
+    for (const bool roofline : {false, true}) {
+        for (const double target_times : {2.5, 4.0, 8.0}) {
+            CAPTURE(roofline);
+            CAPTURE(target_times);
+            Machine machine;
+            machine.outliers = 0.002;
+            machine.per_token = 4e5;
+            machine.per_token_context = 20;
+            const double weights = 8e6;
+            if (roofline) machine.per_pass = 0;
+            CostModel model;
+            const auto run = [&](const PassShape& shape) {
+                if (!roofline) return machine.run(shape);
+                return static_cast<int64_t>(std::max(weights / machine.exact(shape), 1.0) *
+                                            static_cast<double>(machine.run(shape)));
+            };
+            for (int i = 0; i < 300; i++) model.add(decode(8, 500 + i), run(decode(8, 500 + i)));
+            const auto target = static_cast<int64_t>(target_times * static_cast<double>(run(decode(8, 800))));
+            std::vector<int64_t> times;
+            int32_t done = 0, prompts = 0;
+            for (int i = 0; prompts < 5 && i < 20000; i++) {
+                const PassShape base = decode(8, 800 + i % 1000);
+                int32_t chunk = model.largest_chunk(base, done, std::min(512, 8000 - done), target) / 16 * 16;
+                if (chunk == 0 && i % 16 == 0) chunk = 16;  // a tile now and then
+                const PassShape shape = with_chunk(base, done, chunk);
+                times.push_back(run(shape));
+                model.add(shape, times.back());
+                done += chunk;
+                if (done >= 8000) done = 0, prompts++;
+            }
+            CHECK(prompts == 5);
+            std::sort(times.begin(), times.end());
+            CHECK(static_cast<double>(times[times.size() * 99 / 100]) < 1.15 * static_cast<double>(target));
+            // What is allowed is used too.
+            CHECK(static_cast<double>(times[times.size() / 2]) > 0.6 * static_cast<double>(target));
+        }
+    }
+}
+
 TEST_CASE("the same passes give the same bits") {
     CostModel models[2];
     for (CostModel& model : models) {
