@@ -64,10 +64,11 @@
  *     ends the process and lets no C++ exception out.
  *
  * Terms: a *request* is one submission; its *sequences* are growing lists of tokens, one unless more samples are asked for. A
- * *pass* is one run of the model over the rows of many sequences; a *step* is one call of the host, which may be a part of a pass,
- * or several. The *KV cache* is kept in *blocks* of 16 positions; sequences that begin alike share the blocks of that beginning,
- * and blocks that nobody uses any more stay findable until their room is needed (the *prefix cache*). To *preempt* a sequence is
- * to take its blocks for a more urgent or an older one: it computes again later, and all that anybody notices is the pause.
+ * *pass* is one run of the model over the rows of many sequences; a *step* is one call of the host, which may be a part of a
+ * pass, or several. The *KV cache* is kept in *blocks* of 16 positions; sequences that begin alike share the blocks of that
+ * beginning, and blocks that nobody uses any more stay findable until their room is needed (the *prefix cache*). To *preempt* a
+ * sequence is to take its blocks for a more urgent or an older one: it computes again later, and all that anybody notices is
+ * the pause.
  */
 /* The comments stand in columns: */
 /* clang-format off */
@@ -158,9 +159,9 @@ typedef void (*engine_log_fn)(void* user, int32_t level, const char* message);
  * caller, and returns when all have returned. Bodies never wait for each other. */
 typedef void (*engine_parallel_for_fn)(void* user, void (*body)(void* context, int32_t index), void* context, int32_t count);
 
-/* Nanoseconds of a monotonic clock. Called by engine_step, with parallel_for from the threads that run bodies, and by engine_submit
- * and engine_fork from whatever thread they are called on. It should be as cheap as reading a counter: it is asked after each
- * piece of work. */
+/* Nanoseconds of a monotonic clock. Called by engine_step, with parallel_for from the threads that run bodies, and by
+ * engine_submit and engine_fork from whatever thread they are called on. It should be as cheap as reading a counter: it is
+ * asked after each piece of work. */
 typedef int64_t (*engine_clock_fn)(void* user);
 
 /* Called at most once between the starts of two steps when work appears (a submission, a cancel, a release, a poll that makes
@@ -455,8 +456,8 @@ typedef struct engine_request_info {
 ENGINE_API engine_status engine_request_info_init(engine_request_info* info, size_t size);
 ENGINE_API engine_status engine_request_get_info(engine* e, engine_request id, engine_request_info* info);
 
-/* All tokens of a sequence, prompt first; `sequence` is 0 .. samples - 1. A stop token is the last. Works until the request is released, so
- * that a next turn can be submitted as [these tokens, new parts]. Counts as in engine_tokenize. */
+/* All tokens of a sequence, prompt first; `sequence` is 0 .. samples - 1. A stop token is the last. Works until the request
+ * is released, so that a next turn can be submitted as [these tokens, new parts]. Counts as in engine_tokenize. */
 ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence, int32_t* tokens,
                                                 size_t capacity, size_t* count);
 

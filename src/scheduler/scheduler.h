@@ -6,9 +6,9 @@
 //            ▲                                          │
 //            └── preempted: its blocks are let go ◄─────┘
 //
-// Invariants: the first in rank that can run gets its blocks, for which all others may be preempted, and a row in every plan whose
-// batch is large enough, in its turn otherwise: so nothing hangs, however small the cache. How a plan cuts the work, and who is preempted, never changes a token (numerics contract); it only
-// decides who waits.
+// Invariants: the first in rank that can run gets its blocks, for which all others may be preempted, and a row in every plan
+// whose batch is large enough, in its turn otherwise: so nothing hangs, however small the cache. How a plan cuts the work, and
+// who is preempted, never changes a token (numerics contract); it only decides who waits.
 #pragma once
 
 #include <array>
