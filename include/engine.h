@@ -300,7 +300,7 @@ typedef struct engine engine; /* a KV cache, a scheduler and their threads, over
 
 /* What happens when the blocks of the KV cache run out. */
 enum {
-    ENGINE_MEMORY_PREEMPT = 0, /* as many sequences run as there is room for now; later one may be preempted */
+    ENGINE_MEMORY_PREEMPT = 0, /* as many sequences run as there is room for now; later ones may be preempted */
     ENGINE_MEMORY_RESERVE = 1  /* a sequence starts only when its whole length is sure to fit, and is never preempted: fewer run
                                   at once */
 };

@@ -80,7 +80,6 @@ Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int
 // Into the table and the mailbox, or nothing happened.
 Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
     const int64_t now = params_.clock.now();
-    request->submitted_ns = now;
     if (request->params.deadline_us > 0)
         request->deadline_ns = request->params.deadline_us > (INT64_MAX - now) / 1000
                                    ? INT64_MAX
@@ -100,10 +99,8 @@ Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
         if (request->params.scope.is_private &&
             request->params.scope.salt == 0)  // one of its own, for its forks too
             request->params.scope.salt = arrivals_;
-        for (const Owned<Sequence>& sequence : request->sequences) {
+        for (const Owned<Sequence>& sequence : request->sequences)
             sequence->cache.scope = request->params.scope;
-            sequence->last_token_ns = now;
-        }
         if (request->deadline_ns != INT64_MAX) deadlines_.add(request.get());
         request->in_mailbox = true;
         mailbox_.sequences += static_cast<int32_t>(request->sequences.size());
@@ -189,14 +186,24 @@ Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, Request
     RequestParams asked = params != nullptr ? std::move(*params) : copy_of(parent->params, &memory_.other);
     asked.scope = parent->params.scope;
     asked.generated_tail = std::max(position - from.prompt_tokens, 0);
+    std::pmr::vector<int32_t> tokens(from.tokens.begin(), from.tokens.begin() + position, &memory_.other);
+    Owned<Request> request = make_request(std::move(asked), std::move(tokens), limit);
+    uint64_t ordinal = 0;
     {
         const std::lock_guard lock(table_lock_);
-        asked.first_sample = sample_index_of_fork(from.sample_index, position, parent->forks++);
+        ordinal = parent->forks++;
         if (params == nullptr && parent->wanted_priority != Priority::paused)
-            asked.priority = parent->wanted_priority;
+            request->params.priority = request->wanted_priority = parent->wanted_priority;
     }
-    std::pmr::vector<int32_t> tokens(from.tokens.begin(), from.tokens.begin() + position, &memory_.other);
-    return enter(make_request(std::move(asked), std::move(tokens), limit), id, error);
+    for (const Owned<Sequence>& sequence : request->sequences)
+        sequence->sample_index = sample_index_of_fork(from.sample_index, position, ordinal) +
+                                 static_cast<uint64_t>(sequence->index);
+    status = enter(std::move(request), id, error);
+    if (status != Status::OK) {  // as if it had not been tried
+        const std::lock_guard lock(table_lock_);
+        parent->forks--;
+    }
+    return status;
 }
 
 // The next intake looks at this request.

@@ -9,7 +9,8 @@
 //
 // Invariants: a sequence's state is its tokens, and all else follows from them: what it has in the cache may go at any time. A
 // live sequence is in exactly one queue of the scheduler; blocks are given back only when no pass under way names them. A
-// request is freed only when all its sequences are over, the host gave it up, and neither a pass nor the orders name it.
+// request is freed only when all its sequences are over, the host gave it up, and nothing names it: no pass, order, mailbox or
+// fork.
 #pragma once
 
 #include <algorithm>
@@ -89,10 +90,10 @@ struct Sequence {
     int32_t limit;          // tokens at which it is full
 
     BlockTable cache;
-    int32_t cached_tokens =
-        -1;  // of its prompt that were in the cache when it was first admitted; -1: not yet
-    int32_t computed_most =
-        0;  // the most positions it ever had: what is computed below that is computed again
+    // Of its prompt, in the cache when it was first admitted; -1: not yet.
+    int32_t cached_tokens = -1;
+    // The most positions it ever had: what is computed below that is computed again.
+    int32_t computed_most = 0;
 
     TextStream text;
     EventRoom room;
@@ -103,7 +104,6 @@ struct Sequence {
     SequenceQueue* queue = nullptr;    // it is in, null while it runs; its links there
     Sequence* previous = nullptr;
     Sequence* next = nullptr;
-    int64_t last_token_ns = 0;  // for the figures: its newest token, or its submission
 };
 
 struct Request {
@@ -118,7 +118,6 @@ struct Request {
     int32_t in_pass = 0;   // sequences in the pass under way
     uint64_t arrival = 0;  // earlier ones are smaller
     uint64_t forks = 0;    // made of it so far
-    int64_t submitted_ns = 0;
     int64_t deadline_ns = INT64_MAX;
     int32_t deadline_place = -1;  // among the deadlines; -1: it has none
     Error failure;
@@ -151,7 +150,7 @@ public:
     bool empty() const { return front_ == nullptr; }
     int32_t size() const { return size_; }
     void insert(
-        Sequence* sequence);  // where its arrival belongs; looks from the end that is nearer in most cases
+        Sequence* sequence);  // where its arrival belongs: at the end, or near the front if it comes back
     void remove(Sequence* sequence);
     int32_t place(const Sequence* sequence) const;  // sequences before it, -1 if it isn't here
 

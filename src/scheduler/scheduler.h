@@ -42,7 +42,7 @@ public:
     void enqueue(Sequence* sequence);
     void plan(StepPlan* plan);
 
-    // Positions up to row.first + row.count are computed; true if the sequence's newest token is, so that the next is due.
+    // A pass has computed the row: its positions become findable, and a prompt that is complete generates from now on.
     void commit(const PlanRow& row);
 
     // Takes a sequence out of wherever it is and lets its blocks go. No pass under way may name them.
@@ -61,9 +61,8 @@ public:
     int32_t queue_place(const Sequence* sequence) const;  // sequences before it, -1 if it doesn't wait
     bool has_work() const;                                // a plan made now would not be empty
     uint64_t preemptions() const { return preemptions_; }
-    uint64_t cached_tokens() const {
-        return cached_tokens_;
-    }  // of prompts, found when they were first admitted
+    // Of prompts, found when they were first admitted.
+    uint64_t cached_tokens() const { return cached_tokens_; }
 
     // Recounts blocks against the running sequences; O(everything). For debug builds and tests.
     bool consistent(int64_t held_by_others) const;
@@ -106,8 +105,8 @@ private:
     SequenceQueue paused_;
     std::pmr::vector<Sequence*> running_;  // in order of rank
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
-    std::array<size_t, priorities> turn_ =
-        {};  // whose turn it is when a small batch can't serve all of a class
+    // Whose turn it is when a small batch can't serve all of a class.
+    std::array<size_t, priorities> turn_ = {};
     uint64_t preemptions_ = 0;
     uint64_t cached_tokens_ = 0;
     bool preempted_ = false;  // by this plan

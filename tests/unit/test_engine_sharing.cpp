@@ -17,7 +17,7 @@ public:
 
 // An engine over the tiny model, for requests that run_jobs does not know.
 struct Host {
-    explicit Host(const LoadedModel& model, int32_t kv_blocks = 64) {
+    explicit Host(const LoadedModel& model, int32_t kv_blocks = 64, int32_t max_requests = 1024) {
         Error error;
         Owned<Backend> backend;
         REQUIRE(model.model().weight_store().make_backend({1, {}, system_clock()}, memory, &backend,
@@ -26,6 +26,7 @@ struct Host {
         params.max_sequences = 8;
         params.max_batch_tokens = 48;
         params.kv_blocks = kv_blocks;
+        params.max_requests = max_requests;
         params.clock = system_clock();
         REQUIRE(make_engine(memory, {&model.program(), &model.model().rope_table(), &model.vocabulary()},
                             model.model().hyper_parameters().context, params, std::move(backend), &engine,
@@ -180,4 +181,25 @@ TEST_CASE("a fork at any position equals a fresh request with those tokens, and 
     CHECK(host.tokens(one) != host.tokens(two));
     CHECK(host.tokens(one) != expected);
     CHECK(host.tokens(one).size() == expected.size());
+}
+
+TEST_CASE("a fork that fails leaves the draws of the next one as they were") {
+    const auto model = load_bytes(tiny_llama(25).bytes());
+    const std::vector<int32_t> prompt = some_prompt(8, 20);
+    std::vector<std::vector<int32_t>> told;
+    for (const bool fails : {false, true}) {
+        Host host(*model, 64, 2);
+        const uint64_t parent = host.submit(host.asked(3), prompt, 10);
+        uint64_t id = 0;
+        if (fails) {
+            const uint64_t other = host.submit(host.asked(4), prompt, 2);
+            CHECK(host.engine->fork(parent, 0, 20, nullptr, 0, &id, nullptr) == Status::FULL);
+            REQUIRE(host.engine->release(other) == Status::OK);
+        }
+        host.run();
+        REQUIRE(host.engine->fork(parent, 0, 20, nullptr, 0, &id, nullptr) == Status::OK);
+        host.run();
+        told.push_back(host.tokens(id));
+    }
+    CHECK(told[0] == told[1]);
 }
