@@ -1,0 +1,107 @@
+// simulate [--steps N] [--seed S] [--only SEED] [--progress]
+//
+// Runs worlds with the seeds S, S + 1, … until N steps are done, or the one world of SEED. Closes with what happened and
+// 'N passed, N failed', counted in worlds. A failed world tells its seed, step and last actions, and how to run it again.
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "simulator.h"
+
+namespace {
+
+using namespace treadle::test;
+
+struct Arguments {
+    uint64_t steps = 100'000;
+    uint64_t seed = 1;
+    uint64_t only = 0;
+    bool has_only = false;
+    bool progress = false;
+};
+
+constexpr int64_t steps_for_coverage = 50'000;  // from so many on, everything must have happened once
+constexpr int64_t failures_max = 5;
+
+bool read_number(const char* text, uint64_t* out) {
+    char* end = nullptr;
+    errno = 0;
+    *out = std::strtoull(text, &end, 10);
+    return errno == 0 && end != text && *end == '\0' && *text != '-';
+}
+
+bool read_arguments(int count, char** values, Arguments* out) {
+    for (int i = 1; i < count; i++) {
+        const bool has_value = i + 1 < count;
+        if (std::strcmp(values[i], "--progress") == 0) {
+            out->progress = true;
+        } else if (has_value && std::strcmp(values[i], "--steps") == 0 &&
+                   read_number(values[i + 1], &out->steps)) {
+            i++;
+        } else if (has_value && std::strcmp(values[i], "--seed") == 0 &&
+                   read_number(values[i + 1], &out->seed)) {
+            i++;
+        } else if (has_value && std::strcmp(values[i], "--only") == 0 &&
+                   read_number(values[i + 1], &out->only)) {
+            out->has_only = true;
+            i++;
+        } else {
+            std::fprintf(stderr,
+                         "%s: unknown or incomplete: %s\n"
+                         "usage: simulate [--steps N] [--seed S] [--only SEED] [--progress]\n",
+                         values[0], values[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+// True if all checks of the world held.
+bool run_world(uint64_t seed, const char* program, Coverage* coverage) {
+    World world(seed, coverage);
+    try {
+        world.run();
+        return true;
+    } catch (const std::exception& failure) {
+        std::printf("failed: %s\n%s  again: %s --only %" PRIu64 "\n", failure.what(), world.story().c_str(),
+                    program, seed);
+        return false;
+    }
+}
+
+// Prints what happened; returns how much of it should have and did not.
+int64_t print_coverage(const Coverage& coverage) {
+    int64_t missing = 0;
+    for (const Coverage::Line& line : coverage.lines()) {
+        std::printf("%12" PRId64 "  %s\n", line.value, line.name);
+        if (!line.expected || line.value > 0 || coverage.steps < steps_for_coverage) continue;
+        std::printf("failed: %s: it never happened\n", line.name);
+        missing++;
+    }
+    return missing;
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+    Arguments arguments;
+    if (!read_arguments(count, values, &arguments)) return 2;
+    Coverage coverage;
+    int64_t failed = 0;
+    uint64_t seed = arguments.has_only ? arguments.only : arguments.seed;
+    do {
+        if (arguments.progress && coverage.worlds % 100 == 0) {
+            std::printf("seed %" PRIu64 ", %" PRId64 " steps\n", seed, coverage.steps);
+            std::fflush(stdout);
+        }
+        if (!run_world(seed, values[0], &coverage)) failed++;
+        seed++;
+    } while (!arguments.has_only && failed < failures_max &&
+             coverage.steps < static_cast<int64_t>(arguments.steps));
+    const int64_t passed = coverage.worlds - failed;
+    if (failed == 0) failed += print_coverage(coverage);
+    std::printf("%" PRId64 " passed, %" PRId64 " failed\n", passed, failed);
+    return failed == 0 ? 0 : 1;
+}
