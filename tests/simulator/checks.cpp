@@ -46,6 +46,7 @@ void World::check_step(int64_t budget_us, int64_t allocations_before, int64_t ju
     check_counters();
     check_pace(budget_us, jumps_before);
     check_requests();
+    check_prompts();
     check_sleep();
 }
 
@@ -82,8 +83,9 @@ void World::check_pace(int64_t budget_us, int64_t jumps_before) {
         fail("a budget of %lld us took %lld us", static_cast<long long>(budget_us),
              static_cast<long long>(report_.time_us));
     if (budget_us == 0 && report_.passes > 1) fail("a step without a budget ran %d passes", report_.passes);
-    if (slept_ && !host_acted_ && (report_.tokens_computed > 0 || report_.passes > 0))
-        fail("the engine worked after it said that there is no work");
+    if (wakes_ > 1) fail("the engine woke the host %d times between two steps", wakes_);
+    if (slept_ && wakes_ == 0 && report_.passes > 0)
+        fail("the engine had work for a sleeping host and didn't wake it");
     const bool moved = activity() != last_activity_;
     last_activity_ = activity();
     idle_steps_ = moved || report_.next_step_us != 0 ? 0 : idle_steps_ + 1;
@@ -113,7 +115,7 @@ void World::check_sleep() {
 }
 
 void World::check_requests() {
-    int64_t started = 0;
+    prompt_waits_ = prompt_moved_ = false;
     for (auto& [number, live] : lives_) {
         if (live.released) continue;
         RequestInfo info;
@@ -124,7 +126,6 @@ void World::check_requests() {
             !live.started && info.state != RequestState::waiting && info.prompt_tokens_done > 0;
         if (starts) {
             live.started = true;
-            started++;
             for (auto& [earlier, other] : lives_) {
                 if (earlier >= number) break;
                 if (!other.released && !other.started && other.state == RequestState::waiting)
@@ -155,6 +156,10 @@ void World::check_request(Live& live, const RequestInfo& info) {
         fail("request %llu is in place %d of the queue", number, info.queue_place);
     coverage_->room_full += info.waits_for_poll ? 1 : 0;
     check_waiting(live, info);
+    prompt_waits_ |= live.state == RequestState::prompt && info.state == RequestState::prompt &&
+                     !live.waited_for_poll && !info.waits_for_poll;
+    prompt_moved_ |= info.prompt_tokens_done != live.prompt_done;
+    live.prompt_done = info.prompt_tokens_done;
     live.generated = info.generated_tokens;
     live.state = info.state;
     live.waited_for_poll = info.waits_for_poll;
@@ -175,6 +180,14 @@ void World::check_waiting(Live& live, const RequestInfo& info) {
     coverage_->overtaken_most = std::max(coverage_->overtaken_most, live.overtaken);
     if (live.overtaken > followers_max && info.state == RequestState::waiting)
         fail("request %llu waits and %lld later ones began", number, static_cast<long long>(live.overtaken));
+}
+
+// However many generate, the prompts under way get something of the passes.
+void World::check_prompts() {
+    const bool starve = prompt_waits_ && !prompt_moved_ && driver_->params().max_batch_tokens > 1;
+    passes_without_prompt_ = starve ? passes_without_prompt_ + report_.passes : 0;
+    if (passes_without_prompt_ > 2)
+        fail("%lld passes computed no token of a prompt", static_cast<long long>(passes_without_prompt_));
 }
 
 // After a failure of the backend every request is over.

@@ -39,6 +39,8 @@ private:
 Driver::Driver(const FakeModelOptions& model, EngineParams params, FakeControl* control)
     : model_(model_memory_, model), params_(params) {
     params_.clock = clock_.hook();
+    params_.wake_user = &wakes_;
+    params_.wake = [](void* user) { ++*static_cast<int32_t*>(user); };
     control->clock = &clock_;
     Owned<Backend> backend = make_owned<FakeBackend>(&memory_.other, model_, *control);
     Error error;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -51,6 +52,9 @@ public:
     Status step(int64_t budget_us, StepReport* report) { return engine_->step({budget_us, 0}, report); }
     void poll(size_t capacity, std::vector<PolledEvent>* out);
     EngineStats stats() { return engine_->stats(); }
+    int32_t take_wakes() {
+        return std::exchange(wakes_, 0);
+    }  // calls of the wake hook since it was asked last
     void destroy() { engine_.reset(); }
 
     // Tokens at which a request's sequence is full, and why it would be refused: the rules of submit, told once more.
@@ -68,6 +72,7 @@ private:
     MemorySet model_memory_{model_allocator_.hooks()};
     FakeModel model_;
     VirtualClock clock_;
+    int32_t wakes_ = 0;
     EngineParams params_;
     TestAllocator allocator_;  // of the engine alone, so that a step's allocations show
     MemorySet memory_{allocator_.hooks()};

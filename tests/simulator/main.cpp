@@ -1,7 +1,11 @@
 // simulate [--steps N] [--seed S] [--only SEED] [--progress]
 //
 // Runs worlds with the seeds S, S + 1, … until N steps are done, or the one world of SEED. Closes with what happened and
-// 'N passed, N failed', counted in worlds. A failed world tells its seed, step and last actions, and how to run it again.
+// 'N passed, N failed', counted in worlds. A failed world tells its seed, step and last actions, and how to run it again; one
+// that dies or hangs tells at least the latter.
+#include <signal.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
@@ -10,9 +14,27 @@
 
 #include "simulator.h"
 
+// Of a sanitizer's run time, where there is one.
+extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
+
 namespace {
 
 using namespace treadle::test;
+
+// What a world says that dies: made before it runs, so that a signal's handler only writes it.
+char last_words[300];
+
+void say_last_words() {
+    if (write(STDOUT_FILENO, last_words, std::strlen(last_words)) < 0) return;
+}
+
+void die(int signal_number) {
+    say_last_words();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+constexpr unsigned hang_s = 300;  // a world takes milliseconds; under valgrind seconds
 
 struct Arguments {
     uint64_t steps = 100'000;
@@ -60,6 +82,9 @@ bool read_arguments(int count, char** values, Arguments* out) {
 
 // True if all checks of the world held.
 bool run_world(uint64_t seed, const char* program, Coverage* coverage) {
+    std::snprintf(last_words, sizeof last_words,
+                  "failed: a world died or hung\n  again: %s --only %" PRIu64 "\n", program, seed);
+    alarm(hang_s);
     World world(seed, coverage);
     try {
         world.run();
@@ -88,6 +113,8 @@ int64_t print_coverage(const Coverage& coverage) {
 int main(int count, char** values) {
     Arguments arguments;
     if (!read_arguments(count, values, &arguments)) return 2;
+    for (const int each : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) signal(each, die);
+    if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(say_last_words);
     Coverage coverage;
     int64_t failed = 0;
     uint64_t seed = arguments.has_only ? arguments.only : arguments.seed;

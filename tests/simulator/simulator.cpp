@@ -16,6 +16,7 @@ void World::choose_parameters() {
     model_options_.seed = random_.next();
     model_options_.end_period = one_in(3) ? 12 : 60;
     model_options_.nan_period = one_in(8) ? 50 : 0;
+    if (one_in(6)) model_options_.vocabulary = 300;  // more than a backend reports as candidates
 
     EngineParams params;
     params.max_sequences = between(1, 9);
@@ -68,6 +69,7 @@ void World::step(int64_t budget_us) {
     coverage_->steps++;
     const int64_t allocations = driver_->allocator().calls();
     const int64_t jumps = control_.jumps;
+    wakes_ = driver_->take_wakes();
     const Status status = driver_->step(budget_us, &report_);
     note("step: budget in us, passes", budget_us, report_.passes);
     if (status != Status::OK) {

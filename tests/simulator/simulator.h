@@ -67,6 +67,7 @@ private:
         int32_t generated = 0;  // as request_info said after the last step
         RequestState state = RequestState::waiting;
         bool waited_for_poll = false;
+        int32_t prompt_done = 0;
         int64_t passes_without_token = 0;
         int64_t overtaken = 0;
     };
@@ -118,6 +119,7 @@ private:
     void check_requests();
     void check_request(Live& live, const RequestInfo& info);
     void check_waiting(Live& live, const RequestInfo& info);
+    void check_prompts();
     void check_broken();
     void check_event(const PolledEvent& event);
     void check_token(Live& live, const PolledEvent& event);
@@ -162,11 +164,14 @@ private:
     std::vector<PolledEvent> polled_;
     StepReport report_;
     bool host_acted_ = true;  // since the last step, something that may make work
+    int32_t wakes_ = 0;       // between the last step and the one before
     bool slept_ = false;      // the last step said that there is no work
     bool work_promised_ = false;
     int64_t last_activity_ = 0;
     int64_t idle_steps_ = 0;
-    int64_t pass_rows_max_ = 0;
+    bool prompt_waits_ = false;  // since before the last step a prompt is under way, and could go on
+    bool prompt_moved_ = false;  // a prompt's token was computed in the last step
+    int64_t passes_without_prompt_ = 0;
     int64_t passes_ = 0, tokens_produced_ = 0, submitted_ = 0, drain_passes_left_ = 0;
     std::array<Note, 64> notes_{};
     size_t noted_ = 0;

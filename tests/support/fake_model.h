@@ -1,12 +1,12 @@
-// A model that computes nothing and is exact about everything around it: the tests of scheduler, cache and engine run on it, and
-// so do the simulator and the measurements of overhead. Its next token is a function of the hash of all tokens before, and that
+// A model that computes nothing and is exact about everything around it: tests of scheduler, cache and engine run on it, and so
+// do the simulator and the measurements of overhead. Its next token is a function of the hash of all tokens before, and that
 // hash is kept where a real model keeps keys and values: in the slots of the paged cache.
 //
 //     block table  [ 7 | 2 | … ]          slot of position p: table[p / 16] * 16 + p % 16
 //     slot         { hash of tokens 0 .. p, p, token at p }        hash(p) = mix(hash(p - 1), token at p)
 //
-// A pass reads the hash of the prefix through the block table and recomputes the chain up to it, so that a slot that is unwritten,
-// stale, foreign or wrongly copied is found, and counted as a violation with the place where it is.
+// A pass reads the hash of the prefix through the block table and recomputes the chain up to it, so that a slot that is
+// unwritten, stale, foreign or wrongly copied is found, and counted as a violation with the place where it is.
 //
 // Invariant: what a row of logits holds depends on nothing but the tokens up to it; SoloSequence gives the same tokens in closed
 // form, without an engine, a cache or a backend.
