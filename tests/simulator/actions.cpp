@@ -105,10 +105,14 @@ bool World::submit(Submission asked) {
     Live& live = lives_[asked.number];
     live.id = id;
     live.limit = driver_->limit_of(asked);
-    live.solo.emplace(driver_->model(),
-                      SoloParams{asked.sampling, asked.first_sample, live.limit, asked.ignore_end,
-                                 asked.stop_tokens, asked.stop_strings},
-                      asked.prompt, driver_->test_memory());
+    SoloParams alone;
+    alone.sampling = asked.sampling;
+    alone.sample_index = asked.first_sample;
+    alone.limit = live.limit;
+    alone.ignore_end = asked.ignore_end;
+    alone.stop_tokens = asked.stop_tokens;
+    alone.stop_strings = asked.stop_strings;
+    live.solo.emplace(driver_->model(), std::move(alone), asked.prompt, driver_->test_memory());
     live.asked = std::move(asked);
     submitted_++;
     coverage_->submitted++;

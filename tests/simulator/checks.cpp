@@ -182,9 +182,18 @@ void World::check_waiting(Live& live, const RequestInfo& info) {
         fail("request %llu waits and %lld later ones began", number, static_cast<long long>(live.overtaken));
 }
 
-// However many generate, the prompts under way get something of the passes.
+// However many generate, prompts under way get something of the passes, and so does the head of the queue if it fits.
 void World::check_prompts() {
-    const bool starve = prompt_waits_ && !prompt_moved_ && driver_->params().max_batch_tokens > 1;
+    const EngineParams& params = driver_->params();
+    const auto head = std::find_if(lives_.begin(), lives_.end(), [](const auto& each) {
+        return !each.second.released && each.second.state == RequestState::waiting;
+    });
+    const bool fits = head != lives_.end() && report_.running < params.max_sequences &&
+                      report_.free_blocks >= head->second.limit / limits::kv_block_tokens + 2;
+    const uint64_t fitting = fits ? head->first : 0;
+    prompt_waits_ |= fits && fitting == fitting_head_;
+    fitting_head_ = fitting;
+    const bool starve = prompt_waits_ && !prompt_moved_ && params.max_batch_tokens > 1;
     passes_without_prompt_ = starve ? passes_without_prompt_ + report_.passes : 0;
     if (passes_without_prompt_ > 2)
         fail("%lld passes computed no token of a prompt", static_cast<long long>(passes_without_prompt_));

@@ -172,6 +172,7 @@ private:
     bool prompt_waits_ = false;  // since before the last step a prompt is under way, and could go on
     bool prompt_moved_ = false;  // a prompt's token was computed in the last step
     int64_t passes_without_prompt_ = 0;
+    uint64_t fitting_head_ = 0;  // the first request of the queue, if the last step left room for it
     int64_t passes_ = 0, tokens_produced_ = 0, submitted_ = 0, drain_passes_left_ = 0;
     std::array<Note, 64> notes_{};
     size_t noted_ = 0;

@@ -126,13 +126,28 @@ SoloSequence::SoloSequence(const FakeModel& model, SoloParams params, std::span<
     const std::vector<std::string_view> stops(params_.stop_strings.begin(), params_.stop_strings.end());
     Error error;
     require(stops_.build(stops, &error), error);
+    const size_t prompt = tokens_.size() - static_cast<size_t>(params_.generated_tail);
     std::string before;
-    for (const int32_t token : tokens_) {
-        prefix_ = FakeModel::extend(prefix_, token);
-        if (!model.vocabulary().is_control(token)) before += model.vocabulary().token_bytes(token);
+    for (size_t i = 0; i < tokens_.size(); i++) {
+        prefix_ = FakeModel::extend(prefix_, tokens_[i]);
+        if (i < prompt && !model.vocabulary().is_control(tokens_[i]))
+            before += model.vocabulary().token_bytes(tokens_[i]);
     }
     const size_t kept = std::min(before.size(), TextStream::context_bytes);
     stream_.begin_after(std::string_view(before).substr(before.size() - kept));
+    for (size_t i = prompt; i < tokens_.size(); i++) push_text(tokens_[i]);
+    text_.clear();
+}
+
+// The token's text goes to text_; true if it completes a stop string.
+bool SoloSequence::push_text(int32_t token) {
+    text_.clear();
+    if (model_->vocabulary().is_control(token)) return false;
+    const std::string_view bytes = model_->vocabulary().token_bytes(token);
+    text_.resize(TextStream::output_bytes_max(stops_, bytes.size()));
+    const StopResult result = stream_.push(stops_, bytes, text_.data());
+    text_.resize(result.bytes);
+    return result.stopped;
 }
 
 bool SoloSequence::is_end(int32_t token) const {
@@ -158,15 +173,7 @@ void SoloSequence::advance() {
         reason_ = FinishReason::end;
         return;
     }
-    bool stopped = false;
-    if (!model_->vocabulary().is_control(token)) {
-        const std::string_view bytes = model_->vocabulary().token_bytes(token);
-        text_.resize(TextStream::output_bytes_max(stops_, bytes.size()));
-        const StopResult result = stream_.push(stops_, bytes, text_.data());
-        text_.resize(result.bytes);
-        stopped = result.stopped;
-    }
-    if (stopped) {
+    if (push_text(token)) {
         reason_ = FinishReason::stop_string;
     } else if (static_cast<int32_t>(tokens_.size()) >= params_.limit) {
         reason_ = FinishReason::length;

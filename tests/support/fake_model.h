@@ -199,6 +199,8 @@ private:
 struct SoloParams {
     SamplingParams sampling;
     uint64_t sample_index = 0;
+    int32_t generated_tail =
+        0;              // the last tokens of the prompt that count as generated: a fork goes on from there
     int32_t limit = 0;  // tokens at which the sequence is full, prompt included
     bool ignore_end = false;
     std::vector<int32_t> stop_tokens;
@@ -208,7 +210,7 @@ struct SoloParams {
 // The run of one request alone, token by token: what any engine must deliver a beginning of.
 class SoloSequence {
 public:
-    // `tokens` is the prompt; a sequence that goes on from generated tokens has them there too.
+    // `tokens` is the prompt, and after it a generated tail, if there is one.
     SoloSequence(const FakeModel& model, SoloParams params, std::span<const int32_t> tokens, Memory* memory);
 
     // Makes the next token and its text; call it while over() is false.
@@ -224,6 +226,7 @@ public:
 
 private:
     bool is_end(int32_t token) const;
+    bool push_text(int32_t token);
 
     const FakeModel* model_;
     SoloParams params_;

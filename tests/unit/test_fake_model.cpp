@@ -112,6 +112,39 @@ TEST_CASE("the fake model's rows are what the CPU's kernel reports") {
     }
 }
 
+TEST_CASE("a run alone goes on from any of its own tokens as if it had never stopped") {
+    TestAllocator allocator;
+    MemorySet memory(allocator.hooks());
+    const FakeModel model(memory, {});
+    const std::vector<int32_t> prompt = some_tokens(20);
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        SoloParams params;
+        params.sampling.seed = seed;
+        params.limit = 80;
+        params.stop_strings = {"zz", "\u00e9", "abc"};
+        SoloSequence whole(model, params, prompt, &memory.other);
+        std::vector<std::string> texts;
+        while (!whole.over()) {
+            whole.advance();
+            texts.push_back(whole.text());
+        }
+        CHECK(expected_tokens(model, prompt, params.sampling, 0, 60).size() + 20 >= whole.tokens().size());
+        const auto generated = static_cast<int32_t>(texts.size());
+        for (int32_t at = 0; at < generated; at++) {
+            params.generated_tail = at;
+            const std::span<const int32_t> begun(whole.tokens().data(), 20 + static_cast<size_t>(at));
+            SoloSequence rest(model, params, begun, &memory.other);
+            for (int32_t i = at; i < generated; i++) {
+                REQUIRE(!rest.over());
+                rest.advance();
+                CHECK(rest.text() == texts[static_cast<size_t>(i)]);
+            }
+            CHECK(rest.tokens() == whole.tokens());
+            CHECK(rest.reason() == whole.reason());
+        }
+    }
+}
+
 TEST_CASE(
     "the fake backend gives the same row however a prompt is cut, and says so where it writes nothing") {
     Rig whole;
