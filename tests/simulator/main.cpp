@@ -11,10 +11,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "simulator.h"
 
 // Of a sanitizer's run time, where there is one.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): its name
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace {
@@ -56,18 +58,15 @@ bool read_number(const char* text, uint64_t* out) {
 
 bool read_arguments(int count, char** values, Arguments* out) {
     for (int i = 1; i < count; i++) {
-        const bool has_value = i + 1 < count;
-        if (std::strcmp(values[i], "--progress") == 0) {
+        const std::string_view name = values[i];
+        uint64_t* number = name == "--steps"  ? &out->steps
+                           : name == "--seed" ? &out->seed
+                           : name == "--only" ? &out->only
+                                              : nullptr;
+        if (name == "--progress") {
             out->progress = true;
-        } else if (has_value && std::strcmp(values[i], "--steps") == 0 &&
-                   read_number(values[i + 1], &out->steps)) {
-            i++;
-        } else if (has_value && std::strcmp(values[i], "--seed") == 0 &&
-                   read_number(values[i + 1], &out->seed)) {
-            i++;
-        } else if (has_value && std::strcmp(values[i], "--only") == 0 &&
-                   read_number(values[i + 1], &out->only)) {
-            out->has_only = true;
+        } else if (number != nullptr && i + 1 < count && read_number(values[i + 1], number)) {
+            out->has_only |= number == &out->only;
             i++;
         } else {
             std::fprintf(stderr,

@@ -38,6 +38,7 @@ std::string text_of(int32_t id) {
 
 Owned<Vocabulary> make_texts(int32_t size, Memory* memory) {
     std::vector<std::string> texts;
+    texts.reserve(static_cast<size_t>(size));
     for (int32_t id = 0; id < size; id++) texts.push_back(text_of(id));
     const std::vector<std::string_view> views(texts.begin(), texts.end());
     std::vector<int32_t> types(texts.size(), static_cast<int32_t>(TokenType::normal));
