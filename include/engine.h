@@ -46,13 +46,14 @@
  *     engine_model_free(model);
  *
  * The promise. The tokens of a request are a pure function of (model file, prompt, sampling parameters, seed, numerics_id), bit
- * for bit. They do not depend on the other requests, on how the host cuts its steps, on the number of threads, or on which
- * SIMD code the processor has. A cancel or a full context only chooses how long a prefix of them is delivered.
+ * for bit. They do not depend on the other requests, on whether a beginning came from the cache, on preemption, on how the host
+ * cuts its steps, on the number of threads, or on which SIMD code the processor has. A cancel, a deadline or a full context only
+ * chooses how long a prefix of them is delivered.
  *
  * Rules that hold everywhere:
  *   - Structs that the caller fills start with struct_size and are filled with defaults by their engine_*_init(&s, sizeof s)
  *     first. A program built against an older header keeps working: fields that it does not know get their defaults. Structs
- *  in arrays (engine_part, engine_text, engine_event) are passed are passed with the size of one instead.
+ *     in arrays (engine_part, engine_text, engine_event) are passed with the size of one instead.
  *   - Every function that can fail returns an engine_status; a failure leaves everything as it was, unless the status says
  *     otherwise. An optional engine_error receives a message that names the field and the value; it may be NULL.
  *   - Everything passed in is copied before the call returns. Strings are UTF-8.
@@ -62,9 +63,12 @@
  *   - The library has no global state, reads no environment variable, writes to no stream, installs no signal handler, never
  *     ends the process and lets no C++ exception out.
  *
- * Terms: a *request* is one submission; its *sequence* is the growing list of tokens. A *pass* is one run of the model over the
- * rows of many sequences; a *step* is one call of the host, which may be a part of a pass, or several. The *KV cache* is kept in
- * *blocks* of 16 positions.
+ * Terms: a *request* is one submission; its *sequences* are growing lists of tokens, one unless more samples are asked for. A
+ * *pass* is one run of the model over the rows of many sequences; a *step* is one call of the host, which may be a part of a
+ * pass, or several. The *KV cache* is kept in *blocks* of 16 positions; sequences that begin alike share the blocks of that
+ * beginning, and blocks that nobody uses any more stay findable until their room is needed (the *prefix cache*). To *preempt* a
+ * sequence is to take its blocks for a more urgent or an older one: it computes again later, and all that anybody notices is
+ * the pause.
  */
 /* The comments stand in columns: */
 /* clang-format off */
@@ -155,8 +159,9 @@ typedef void (*engine_log_fn)(void* user, int32_t level, const char* message);
  * caller, and returns when all have returned. Bodies never wait for each other. */
 typedef void (*engine_parallel_for_fn)(void* user, void (*body)(void* context, int32_t index), void* context, int32_t count);
 
-/* Nanoseconds of a monotonic clock. Called by engine_step, and with parallel_for from the threads that run bodies, one at a
- * time. It should be as cheap as reading a counter: it is asked after each piece of work. */
+/* Nanoseconds of a monotonic clock. Called by engine_step, with parallel_for from the threads that run bodies, and by
+ * engine_submit and engine_fork from whatever thread they are called on. It should be as cheap as reading a counter: it is
+ * asked after each piece of work. */
 typedef int64_t (*engine_clock_fn)(void* user);
 
 /* Called at most once between the starts of two steps when work appears (a submission, a cancel, a release, a poll that makes
@@ -293,11 +298,18 @@ ENGINE_API engine_status engine_apply_chat_template(const engine_model* model, c
 
 typedef struct engine engine; /* a KV cache, a scheduler and their threads, over one model */
 
+/* What happens when the blocks of the KV cache run out. */
+enum {
+    ENGINE_MEMORY_PREEMPT = 0, /* as many sequences run as there is room for now; later ones may be preempted */
+    ENGINE_MEMORY_RESERVE = 1  /* a sequence starts only when its whole length is sure to fit, and is never preempted: fewer run
+                                  at once */
+};
+
 typedef struct engine_params {
     uint32_t struct_size;
     int32_t max_sequences;    /* sequences in one pass. 1 .. 4096. Default: 16 */
     int32_t max_batch_tokens; /* tokens in one pass: bounds the longest piece of a prompt. 1 .. 65536. Default: 512 */
-    int32_t max_requests;     /* requests that live at once, waiting ones among them. 1 .. 65536. Default: 1024 */
+    int32_t max_requests;     /* requests that live at once, waiting ones among them. 1 .. 1048576. Default: 1024 */
     int32_t context_length;   /* most tokens of a sequence; 0: the model's. Larger than that is INVALID_ARGUMENT. Default: 0 */
     int32_t kv_blocks;        /* blocks of 16 positions in the KV cache, 0: room for one whole context, at least 4096
                                  positions. Default: 0. engine_get_info tells the bytes of one */
@@ -305,6 +317,11 @@ typedef struct engine_params {
     void* clock_user;
     engine_wake_fn wake; /* NULL: nobody is woken */
     void* wake_user;
+    int32_t memory_policy;       /* ENGINE_MEMORY_PREEMPT or _RESERVE. Default: preempt */
+    int32_t watermark_blocks;    /* blocks that a sequence which starts leaves to those that run, so that they can grow;
+                                    -1: a twentieth of all, at most max_sequences. Default: -1 */
+    int32_t prefix_cache;        /* 0: no request finds blocks of another. Default: 1 */
+    int32_t prefix_cache_blocks; /* blocks kept while nobody uses them; -1: all that are free. Default: -1 */
 } engine_params;
 ENGINE_API engine_status engine_params_init(engine_params* params, size_t size);
 
@@ -336,6 +353,14 @@ ENGINE_API engine_status engine_get_info(engine* e, engine_info* info);
 
 typedef uint64_t engine_request; /* 0 is no request; ids are not reused */
 
+/* Who goes first. More urgent requests are computed first and preempt less urgent ones; of equals the older goes first. */
+enum {
+    ENGINE_PRIORITY_INTERACTIVE = 0,
+    ENGINE_PRIORITY_NORMAL = 1,
+    ENGINE_PRIORITY_BULK = 2,  /* takes only what the others leave: passes in which nothing else has anything to compute */
+    ENGINE_PRIORITY_PAUSED = 3 /* keeps its tokens and computes nothing */
+};
+
 typedef struct engine_text { /* in arrays, like engine_part */
     const char* text;
     size_t bytes; /* or ENGINE_ZERO_TERMINATED */
@@ -352,7 +377,7 @@ typedef struct engine_request_params {
     float top_p;              /* only the likeliest that together have this probability; 1: off. (0, 1]. Default: 1 */
     float min_p;              /* only those with this fraction of the likeliest's probability; 0: off. [0, 1). Default: 0 */
     uint64_t seed;            /* of the draws. Default: 0. Same seed, same tokens */
-    uint32_t first_sample;    /* index of the request's sample: 1, 2, … are other draws with the same seed. Default: 0 */
+    uint64_t first_sample;    /* index of the request's first sample: 1, 2, … are other draws with the same seed. Default: 0 */
     int32_t logprobs;         /* log-probabilities: 0: none; n: of the token and of the n likeliest. 0 .. 20. Default: 0 */
     const engine_text* stop_strings; /* text that ends the answer and is not delivered. At most 64, of 1 .. 4096 bytes */
     size_t stop_string_size;         /* sizeof(engine_text); the default of the init function */
@@ -362,17 +387,40 @@ typedef struct engine_request_params {
     int32_t ignore_end;       /* 1: the model's own end tokens don't end the answer. Default: 0 */
     int32_t keep;             /* 1: lives on after its final event, until engine_release. Default: 0 */
     uint64_t user_data;       /* returned in each event */
+    int32_t samples;          /* answers to the prompt, each a sequence of its own: sequence i has the draws of sample
+                                 first_sample + i. The prompt is computed and stored once. 1 .. 128. Default: 1 */
+    int32_t priority;         /* ENGINE_PRIORITY_… Default: normal */
+    int64_t deadline_us;      /* ends with ENGINE_FINISH_DEADLINE so long after its submission; 0: never. Default: 0 */
+    uint64_t cache_salt;      /* only requests with the same salt share blocks of the KV cache, so that users can't find out by
+                                 the time an answer takes what others have asked. Default: 0 */
+    int32_t prefix_cache;     /* 0: it shares blocks with its own samples and forks only, and leaves none behind. Default: 1 */
+    int32_t generated_tail;   /* so many last tokens of the prompt count as generated: an answer that goes on. Default: 0 */
 } engine_request_params;
 ENGINE_API engine_status engine_request_params_init(engine_request_params* params, size_t size);
 
-/* Takes a request in. It is tokenized here, joins the next pass that has room, and from then on never runs out of memory: its
- * KV blocks are reserved when it starts. A sequence has at most min(prompt + max_tokens, context_length, 16 * kv_blocks) tokens
- * and ends with ENGINE_FINISH_LENGTH when it gets there. A character that the prompt's last tokens begin is delivered whole
- * when the answer completes it. Wakes the host (engine_wake_fn).
+/* Takes a request in. It is tokenized here, joins the next pass that has room, and will finish, however short memory gets: all
+ * that it needs is allocated now, except blocks of the KV cache, which it may have to wait for. A sequence has at most
+ * min(prompt + max_tokens, context_length, 16 * kv_blocks) tokens and ends with ENGINE_FINISH_LENGTH when it gets there. A
+ * character that the prompt's last tokens begin is delivered whole when the answer completes it. Wakes the host
+ * (engine_wake_fn).
  * Errors: INVALID_ARGUMENT with the field, INVALID_UTF8, TOKEN_OUT_OF_RANGE, UNSUPPORTED_TEMPLATE, PROMPT_TOO_LONG,
  * POOL_TOO_SMALL, FULL, LIMIT, NOMEM, UNUSABLE: nothing was taken in. */
 ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
                                        engine_error* error);
+
+/* A new request that goes on from the first `position` tokens of a sequence (1 .. its length), live or over: for another way to
+ * continue, with its own draws and, if wanted, other parameters. Nothing is computed twice as long as the blocks are in the
+ * cache. Tokens that the parent generated count as generated by the fork too: it tells only the text after them. `params`: NULL
+ * takes those of the parent (not its samples and deadline), with its limit of tokens; otherwise they are read as engine_submit
+ * does, but for parts (must be none), first_sample, generated_tail, cache_salt and prefix_cache, which follow from the parent;
+ * max_tokens counts from the fork on. The draws of a fork depend on the parent's, the position and how many forks the parent
+ * had before. Errors: those of engine_submit; STALE_ID; INVALID_ARGUMENT for sequence and position. */
+ENGINE_API engine_status engine_fork(engine* e, engine_request parent, int32_t sequence, int32_t position,
+                                     const engine_request_params* params, engine_request* id, engine_error* error);
+
+/* Changes who goes first, from the next pass on; PAUSED lets its blocks go, and any other value goes on. Harmless on a request
+ * that has ended. Errors: STALE_ID, INVALID_ARGUMENT. */
+ENGINE_API engine_status engine_set_priority(engine* e, engine_request id, int32_t priority);
 
 /* Ends a request: its final event (ENGINE_FINISH_CANCELLED) is there when the next step returns. Harmless on one that has
  * ended. Errors: STALE_ID. */
@@ -388,25 +436,28 @@ enum {
     ENGINE_REQUEST_PROMPT = 1,       /* its prompt is being computed */
     ENGINE_REQUEST_GENERATING = 2,
     ENGINE_REQUEST_WAITING_POLL = 3, /* its events fill their room: it goes on after a poll */
-    ENGINE_REQUEST_FINISHED = 4
+    ENGINE_REQUEST_FINISHED = 4,
+    ENGINE_REQUEST_PAUSED = 5
 };
 
 typedef struct engine_request_info {
     uint32_t struct_size;
-    int32_t state;                /* ENGINE_REQUEST_… */
+    int32_t state;                /* ENGINE_REQUEST_…; of several sequences, of the first that has not ended */
     int32_t prompt_tokens;
     int32_t prompt_tokens_done;
-    int32_t generated_tokens;
-    int32_t queue_place;          /* requests before it while it is WAITING, else -1 */
+    int32_t generated_tokens;     /* of all its sequences */
+    int32_t queue_place;          /* sequences before it while it is WAITING, else -1 */
     int32_t finish_reason;        /* when FINISHED: ENGINE_FINISH_… */
     engine_status status;         /* when FINISHED */
     char message[512];            /* why it failed; empty otherwise */
+    int32_t sequences;
+    int32_t cached_tokens;        /* of the prompt, found in the cache when it started */
 } engine_request_info;
 ENGINE_API engine_status engine_request_info_init(engine_request_info* info, size_t size);
 ENGINE_API engine_status engine_request_get_info(engine* e, engine_request id, engine_request_info* info);
 
-/* All tokens of a sequence, prompt first; `sequence` is 0. A stop token is the last. Works until the request is released, so
- * that a next turn can be submitted as [these tokens, new parts]. Counts as in engine_tokenize. */
+/* All tokens of a sequence, prompt first; `sequence` is 0 .. samples - 1. A stop token is the last. Works until the request
+ * is released, so that a next turn can be submitted as [these tokens, new parts]. Counts as in engine_tokenize. */
 ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence, int32_t* tokens,
                                                 size_t capacity, size_t* count);
 
@@ -426,13 +477,16 @@ typedef struct engine_step_report {
     int32_t passes;           /* that ended in this step */
     int32_t tokens_computed;  /* rows of those passes */
     int32_t tokens_produced;
-    int32_t running;          /* requests that are in passes now */
+    int32_t running;          /* sequences that are in passes now */
     int32_t waiting;          /* for room */
     int32_t waiting_poll;     /* for a poll */
-    int32_t free_blocks;      /* of the KV cache, not reserved by anybody */
+    int32_t free_blocks;      /* of the KV cache, not in use; what they hold may still be found */
     int64_t time_us;          /* of this step */
     int64_t worst_tile_us;    /* longest piece between two looks at the clock */
-    int64_t next_step_us;     /* 0: there is work now; -1: none until something is submitted or polled */
+    int64_t next_step_us;     /* 0: there is work now; -1: none until something is submitted or polled; otherwise none for so
+                                 long, when a deadline is over */
+    int32_t paused;           /* sequences */
+    int32_t preemptions;      /* in this step */
 } engine_step_report;
 ENGINE_API engine_status engine_step_report_init(engine_step_report* report, size_t size);
 
@@ -445,7 +499,7 @@ ENGINE_API engine_status engine_step(engine* e, const engine_step_params* params
 enum {
     ENGINE_EVENT_TOKEN = 0,    /* one token, and the text that it completed (perhaps none yet) */
     ENGINE_EVENT_TEXT = 1,     /* text without a new token: what had been held back when the request ended */
-    ENGINE_EVENT_FINISHED = 2, /* the last event of a request */
+    ENGINE_EVENT_FINISHED = 2, /* the last event of a sequence; `last` tells whether of its request too */
     ENGINE_EVENT_PROGRESS = 3  /* of a prompt that takes more than one pass: position of prompt_tokens are done */
 };
 enum {
@@ -454,12 +508,13 @@ enum {
     ENGINE_FINISH_STOP_STRING = 2,
     ENGINE_FINISH_LENGTH = 3,      /* max_tokens, or the context or the cache is full */
     ENGINE_FINISH_CANCELLED = 4,
-    ENGINE_FINISH_ERROR = 5        /* status and engine_request_info tell */
+    ENGINE_FINISH_ERROR = 5,       /* status and engine_request_info tell */
+    ENGINE_FINISH_DEADLINE = 6     /* deadline_us is over */
 };
 
 typedef struct engine_event {
     int32_t kind;              /* ENGINE_EVENT_… */
-    int32_t sequence;          /* 0 */
+    int32_t sequence;          /* 0 .. samples - 1 */
     engine_request request;
     uint64_t user_data;
     int32_t position;          /* TOKEN: in its sequence; PROGRESS: prompt tokens done; else tokens in the sequence */
@@ -473,6 +528,8 @@ typedef struct engine_event {
     float logprob;             /* of the token, natural logarithm, from raw logits; 0 unless asked for */
     int32_t prompt_tokens;     /* FINISHED and PROGRESS */
     int32_t generated_tokens;  /* FINISHED */
+    int32_t cached_tokens;     /* FINISHED: of the prompt, found in the cache when it started */
+    int32_t last;              /* FINISHED: 1 if the request has no more events */
 } engine_event;
 
 typedef struct engine_logprob {
@@ -484,7 +541,7 @@ typedef struct engine_logprob {
  * and log-probabilities, each payload padded to a multiple of 8). *count events were written and *bytes_used bytes. The first
  * event whose payload doesn't fit stays with all after it, and *bytes_needed is its size (else 0). Nothing is dropped: a request
  * whose events fill their room (64 tokens at least) sits out of passes until it is polled. Any of the pointers to counts may be
- * NULL. Polling the final event of a request without `keep` releases it.
+ * NULL. Polling the last event of a request without `keep` releases it.
  * Errors: BUFFER_TOO_SMALL only if nothing was written because the first payload doesn't fit; INVALID_ARGUMENT, STRUCT_SIZE. */
 ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_size, size_t capacity,
                                             size_t* count, void* bytes, size_t bytes_capacity, size_t* bytes_used,
@@ -493,17 +550,24 @@ ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, siz
 /* Counters since the engine was made, and sizes as they are now. */
 typedef struct engine_stats {
     uint32_t struct_size;
-    int32_t requests_running;
-    int32_t requests_waiting;
-    int32_t requests_waiting_poll;
+    int32_t running;             /* sequences in passes */
+    int32_t waiting;             /* for room */
+    int32_t waiting_poll;        /* for a poll */
+    int32_t paused;
     int32_t kv_blocks_free;
-    int32_t kv_blocks_reserved;
+    int32_t kv_blocks_held;      /* by sequences */
+    int32_t kv_blocks_cached;    /* by nobody, findable until they are needed; free + held + cached = kv_blocks */
     uint64_t requests_submitted;
     uint64_t requests_finished;  /* for whatever reason: cancelled and failed ones too */
     uint64_t requests_cancelled;
     uint64_t requests_failed;
     uint64_t prompt_tokens;      /* computed */
+    uint64_t cached_tokens;      /* of prompts, found in the cache */
+    uint64_t recomputed_tokens;  /* after a preemption or a pause */
     uint64_t generated_tokens;
+    uint64_t preemptions;
+    uint64_t evicted_blocks;     /* out of the prefix cache */
+    uint64_t copied_blocks;      /* on write, since others share them */
     uint64_t steps;
     uint64_t passes;
     int64_t step_time_us;        /* sum over all steps */

@@ -18,6 +18,9 @@ engine_params default_engine_params() {
     params.max_sequences = defaults.max_sequences;
     params.max_batch_tokens = defaults.max_batch_tokens;
     params.max_requests = defaults.max_requests;
+    params.watermark_blocks = defaults.watermark_blocks;
+    params.prefix_cache = defaults.prefix_cache ? 1 : 0;
+    params.prefix_cache_blocks = defaults.prefix_cache_blocks;
     return params;
 }
 
@@ -36,6 +39,13 @@ Status create(engine_model* model, const engine_params* in, engine** out, Error*
     wanted.max_requests = params.max_requests;
     wanted.context_length = params.context_length;
     wanted.kv_blocks = params.kv_blocks;
+    if (params.memory_policy != ENGINE_MEMORY_PREEMPT && params.memory_policy != ENGINE_MEMORY_RESERVE)
+        return fail(error, Status::INVALID_ARGUMENT, "memory_policy is %d, which is no policy",
+                    params.memory_policy);
+    wanted.memory_policy = static_cast<MemoryPolicy>(params.memory_policy);
+    wanted.watermark_blocks = params.watermark_blocks;
+    wanted.prefix_cache = params.prefix_cache != 0;
+    wanted.prefix_cache_blocks = params.prefix_cache_blocks;
     wanted.threads = model->threads;
     wanted.clock = params.clock == nullptr ? system_clock() : ClockHook{params.clock_user, params.clock};
     wanted.wake = params.wake;
@@ -136,6 +146,8 @@ ENGINE_API engine_status engine_step(engine* e, const engine_step_params* in, en
         value.time_us = report.time_us;
         value.worst_tile_us = report.worst_tile_us;
         value.next_step_us = report.next_step_us;
+        value.paused = report.paused;
+        value.preemptions = report.preemptions;
         TREADLE_TRY(api::write_struct("engine_step_report", out, value, error));
         return status;
     });
@@ -151,17 +163,24 @@ ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats) {
         TREADLE_REQUIRE(stats);
         const EngineStats now = e->core->stats();
         engine_stats value = {};
-        value.requests_running = now.requests_running;
-        value.requests_waiting = now.requests_waiting;
-        value.requests_waiting_poll = now.requests_waiting_poll;
+        value.running = now.running;
+        value.waiting = now.waiting;
+        value.waiting_poll = now.waiting_poll;
+        value.paused = now.paused;
         value.kv_blocks_free = now.kv_blocks_free;
-        value.kv_blocks_reserved = now.kv_blocks_reserved;
+        value.kv_blocks_held = now.kv_blocks_held;
+        value.kv_blocks_cached = now.kv_blocks_cached;
         value.requests_submitted = now.requests_submitted;
         value.requests_finished = now.requests_finished;
         value.requests_cancelled = now.requests_cancelled;
         value.requests_failed = now.requests_failed;
         value.prompt_tokens = now.prompt_tokens;
+        value.cached_tokens = now.cached_tokens;
+        value.recomputed_tokens = now.recomputed_tokens;
         value.generated_tokens = now.generated_tokens;
+        value.preemptions = now.preemptions;
+        value.evicted_blocks = now.evicted_blocks;
+        value.copied_blocks = now.copied_blocks;
         value.steps = now.steps;
         value.passes = now.passes;
         value.step_time_us = now.step_time_us;

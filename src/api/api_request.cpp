@@ -17,6 +17,9 @@ engine_request_params default_request_params() {
     params.part_size = sizeof(engine_part);
     params.stop_string_size = sizeof(engine_text);
     params.top_p = 1;
+    params.samples = 1;
+    params.priority = ENGINE_PRIORITY_NORMAL;
+    params.prefix_cache = 1;
     return params;
 }
 
@@ -52,6 +55,13 @@ Status read_stops(const engine_request_params& in, const Vocabulary& vocabulary,
     return out->stops.build(strings, error);
 }
 
+Status read_priority(int32_t in, Priority* out, Error* error) {
+    if (in < ENGINE_PRIORITY_INTERACTIVE || in > ENGINE_PRIORITY_PAUSED)
+        return fail(error, Status::INVALID_ARGUMENT, "priority is %d, which is no priority", in);
+    *out = static_cast<Priority>(in);
+    return Status::OK;
+}
+
 Status read_request(const engine_request_params& in, const Vocabulary& vocabulary, Memory* memory,
                     RequestParams* out, Error* error) {
     if (in.max_tokens == 0 || in.max_tokens < -1)
@@ -68,6 +78,16 @@ Status read_request(const engine_request_params& in, const Vocabulary& vocabular
     out->ignore_end = in.ignore_end != 0;
     out->keep = in.keep != 0;
     out->user_data = in.user_data;
+    if (in.samples < 1 || in.samples > limits::samples_max)
+        return fail(error, Status::INVALID_ARGUMENT, "samples is %d, must be 1 to %d", in.samples,
+                    limits::samples_max);
+    out->samples = in.samples;
+    if (in.deadline_us < 0)
+        return fail(error, Status::INVALID_ARGUMENT, "deadline_us is %lld, must not be negative",
+                    static_cast<long long>(in.deadline_us));
+    out->deadline_us = in.deadline_us;
+    out->scope = {in.cache_salt, in.prefix_cache == 0};
+    TREADLE_TRY(read_priority(in.priority, &out->priority, error));
     return read_stops(in, vocabulary, memory, out, error);
 }
 
@@ -85,7 +105,25 @@ Status submit(engine* e, const engine_request_params* in, engine_request* id, Er
     if (prompt.size() > limits::context_max)
         return fail(error, Status::PROMPT_TOO_LONG, "the prompt has %zu tokens, at most %u are taken",
                     prompt.size(), limits::context_max);
+    if (params.generated_tail < 0 || static_cast<size_t>(params.generated_tail) >= prompt.size())
+        return fail(error, Status::INVALID_ARGUMENT,
+                    "generated_tail is %d, must be less than the prompt's %zu tokens", params.generated_tail,
+                    prompt.size());
+    wanted.generated_tail = params.generated_tail;
     return e->core->submit(std::move(wanted), std::move(prompt), params.max_tokens, id, error);
+}
+
+Status fork(engine* e, engine_request parent, int32_t sequence, int32_t position,
+            const engine_request_params* in, engine_request* id, Error* error) {
+    if (in == nullptr) return e->core->fork(parent, sequence, position, nullptr, 0, id, error);
+    engine_request_params params = default_request_params();
+    TREADLE_TRY(api::read_struct("engine_request_params", in, &params, error));
+    if (params.part_count != 0)
+        return fail(error, Status::INVALID_ARGUMENT, "part_count is %zu, a fork has its parent's tokens",
+                    params.part_count);
+    RequestParams wanted(&e->memory.other);
+    TREADLE_TRY(read_request(params, e->model->model->vocabulary(), &e->memory.other, &wanted, error));
+    return e->core->fork(parent, sequence, position, &wanted, params.max_tokens, id, error);
 }
 
 constexpr size_t padded(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
@@ -104,9 +142,11 @@ public:
             needed = payload_bytes;
             return false;
         }
-        const Request& request = *event.request;
+        const Sequence& sequence = *event.sequence;
+        const Request& request = *sequence.request;
         engine_event value = {};
         value.kind = static_cast<int32_t>(event.kind);
+        value.sequence = sequence.index;
         value.request = request.id;
         value.user_data = request.params.user_data;
         value.position = event.position;
@@ -114,19 +154,22 @@ public:
         value.logprob = event.logprob;
         value.text_offset = used;
         value.text_bytes = event.text_bytes;
-        if (event.text_bytes > 0) request.room.copy_oldest_text(bytes_ + used);
+        if (event.text_bytes > 0) sequence.room.copy_oldest_text(bytes_ + used);
         used += padded(event.text_bytes);
         value.logprobs_offset = used;
         value.logprob_count = event.logprob_count;
         static_assert(sizeof(engine_logprob) == sizeof(TokenLogprob));
         if (best_bytes > 0) std::memcpy(bytes_ + used, logprobs.data(), best_bytes);
         used += padded(best_bytes);
-        if (event.kind == EventKind::finished || event.kind == EventKind::progress)
-            value.prompt_tokens = request.prompt_tokens;
+        if (event.kind == EventKind::progress) value.prompt_tokens = sequence.given_tokens;
         if (event.kind == EventKind::finished) {
-            value.finish_reason = static_cast<int32_t>(request.finish_reason);
-            value.status = static_cast<engine_status>(request.failure.status);
-            value.generated_tokens = request.generated();
+            value.prompt_tokens = sequence.prompt_tokens;
+            value.finish_reason = static_cast<int32_t>(sequence.finish_reason);
+            if (sequence.finish_reason == FinishReason::error)
+                value.status = static_cast<engine_status>(request.failure.status);
+            value.generated_tokens = sequence.generated();
+            value.cached_tokens = std::max(sequence.cached_tokens, 0);
+            value.last = event.last ? 1 : 0;
         }
         api::write_sized(events_ + count * stride_, stride_, value);
         count++;
@@ -162,6 +205,25 @@ ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* p
     });
 }
 
+ENGINE_API engine_status engine_fork(engine* e, engine_request parent, int32_t sequence, int32_t position,
+                                     const engine_request_params* params, engine_request* id,
+                                     engine_error* error_out) {
+    return api::guarded(error_out, [&](Error* error) {
+        TREADLE_REQUIRE(e);
+        TREADLE_REQUIRE(id);
+        return fork(e, parent, sequence, position, params, id, error);
+    });
+}
+
+ENGINE_API engine_status engine_set_priority(engine* e, engine_request id, int32_t priority) {
+    return api::guarded(nullptr, [&](Error* error) {
+        TREADLE_REQUIRE(e);
+        Priority wanted = Priority::normal;
+        TREADLE_TRY(read_priority(priority, &wanted, error));
+        return e->core->set_priority(id, wanted);
+    });
+}
+
 ENGINE_API engine_status engine_cancel(engine* e, engine_request id) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
@@ -187,7 +249,11 @@ ENGINE_API engine_status engine_request_get_info(engine* e, engine_request id, e
         RequestInfo now;
         TREADLE_TRY(e->core->request_info(id, &now));
         engine_request_info value = {};
-        value.state = now.waits_for_poll ? ENGINE_REQUEST_WAITING_POLL : static_cast<int32_t>(now.state);
+        value.state = now.paused           ? ENGINE_REQUEST_PAUSED
+                      : now.waits_for_poll ? ENGINE_REQUEST_WAITING_POLL
+                                           : static_cast<int32_t>(now.state);
+        value.sequences = now.sequences;
+        value.cached_tokens = now.cached_tokens;
         value.prompt_tokens = now.prompt_tokens;
         value.prompt_tokens_done = now.prompt_tokens_done;
         value.generated_tokens = now.generated_tokens;
@@ -204,13 +270,10 @@ ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, in
                                                 int32_t* tokens, size_t capacity, size_t* count) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
-        if (sequence != 0)
-            return fail(error, Status::INVALID_ARGUMENT, "sequence is %d, a request has only sequence 0",
-                        sequence);
         if (capacity > 0) TREADLE_REQUIRE(tokens);
         size_t size = 0;
-        const Status status = e->core->sequence_tokens(id, {tokens, capacity}, &size);
-        if (count != nullptr && status != Status::STALE_ID) *count = size;
+        const Status status = e->core->sequence_tokens(id, sequence, {tokens, capacity}, &size, error);
+        if (count != nullptr && (status == Status::OK || status == Status::BUFFER_TOO_SMALL)) *count = size;
         return status;
     });
 }

@@ -81,11 +81,11 @@ void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims li
     int32_t positions_max = block_tokens;
     for (const GroupCache& cache : caches) {
         const auto blocks = static_cast<size_t>(cache.blocks);
-        const size_t sequences = std::min<size_t>(rows, limits::sequences_max);
+        const auto sequences = static_cast<int32_t>(std::min<size_t>(rows, limits::sequences_max));
+        const int64_t table_blocks = block_table_capacity(sequences, cache.blocks);
         GroupPass group;
         group.slots = AlignedArray<int32_t>(memory, rows);
-        group.block_table =
-            AlignedArray<int32_t>(memory, sequences * blocks);  // each may name every block: shared prefixes
+        group.block_table = AlignedArray<int32_t>(memory, static_cast<size_t>(table_blocks));
         group.copies = AlignedArray<BlockCopy>(memory, blocks);
         group.units = AlignedArray<AttentionUnit>(memory, rows);
         group.tile_ends = AlignedArray<int32_t>(memory, rows * static_cast<size_t>(plan.kv_heads));

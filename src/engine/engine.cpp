@@ -1,9 +1,8 @@
-// Making and ending an engine, and what a host may call from any thread: submit, cancel, release, poll, questions. The step is
-// in step.cpp.
+// Making and ending an engine, and the questions that a host may ask from any thread. Submissions and orders are in requests.cpp,
+// the step is in step.cpp.
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/limits.h"
@@ -31,14 +30,29 @@ Status check_params(const EngineParams& params, int32_t model_context, Error* er
     constexpr int32_t blocks_max = INT32_MAX / limits::kv_block_tokens;  // slots are int32
     if (params.kv_blocks < 0 || params.kv_blocks > blocks_max)
         return out_of_range(error, "kv_blocks", params.kv_blocks, 0, blocks_max);
+    if (params.watermark_blocks < -1 || params.watermark_blocks > blocks_max)
+        return out_of_range(error, "watermark_blocks", params.watermark_blocks, -1, blocks_max);
+    if (params.prefix_cache_blocks < -1 || params.prefix_cache_blocks > blocks_max)
+        return out_of_range(error, "prefix_cache_blocks", params.prefix_cache_blocks, -1, blocks_max);
     return Status::OK;
 }
 
-// All sequences of one pass together name each block once, as long as blocks are not shared.
-int32_t table_blocks_max(const EngineParams& params) { return params.kv_blocks; }
-
 Dims largest_pass(const EngineParams& params) {
     return {params.max_batch_tokens, std::min(params.max_sequences, params.max_batch_tokens)};
+}
+
+int64_t table_blocks_max(const EngineParams& params) {
+    return block_table_capacity(largest_pass(params).logit_rows, params.kv_blocks);
+}
+
+SchedulerParams scheduler_params(const EngineParams& params) {
+    return {
+        .max_sequences = params.max_sequences,
+        .max_batch_tokens = params.max_batch_tokens,
+        .policy = params.memory_policy,
+        .watermark_blocks = params.watermark_blocks,
+        .table_blocks_max = table_blocks_max(params),
+    };
 }
 
 // The longest text that one token can let go: its own, held bytes and the longest stop string.
@@ -54,7 +68,10 @@ Status make_engine(MemorySet& memory, const EngineModel& model, int32_t model_co
     if (params.context_length == 0) params.context_length = model_context;
     if (params.kv_blocks == 0)
         params.kv_blocks = blocks_for(std::max(params.context_length, default_pool_tokens_min) + 1);
-    params.max_sequences = std::min(params.max_sequences, params.max_requests);
+    params.max_sequences = std::min(params.max_sequences, params.max_requests * limits::samples_max);
+    if (params.watermark_blocks < 0)
+        params.watermark_blocks = std::min(params.kv_blocks / 20, params.max_sequences);
+    if (params.prefix_cache_blocks < 0) params.prefix_cache_blocks = params.kv_blocks;
 
     TREADLE_TRY(backend->kv_create(*model.program, params.kv_blocks, error));
     TREADLE_TRY(backend->build(*model.program, largest_pass(params), error));
@@ -65,16 +82,17 @@ Status make_engine(MemorySet& memory, const EngineModel& model, int32_t model_co
 Engine::Engine(MemorySet& memory, const EngineModel& model, const EngineParams& params,
                Owned<Backend> backend)
     : memory_(memory), model_(model), params_(params), backend_(std::move(backend)),
-      pool_(&memory.kv, params.kv_blocks),
-      scheduler_(&memory.other, {params.max_sequences, params.max_batch_tokens}, &pool_),
+      cache_(&memory.kv, params.kv_blocks, params.prefix_cache_blocks, params.max_sequences),
+      scheduler_(&memory.other, scheduler_params(params), &cache_),
       runner_(&memory.scratch, backend_.get(), model.rope, params.clock, largest_pass(params),
               table_blocks_max(params)),
       plan_(&memory.other),
       sampling_scratch_(&memory.scratch, sampling_scratch_candidates(model.vocabulary->size())),
       sampled_(&memory.scratch, static_cast<size_t>(params.max_sequences)),
       text_scratch_(&memory.scratch, text_scratch_bytes(model.vocabulary->max_token_bytes())),
-      table_(&memory.other, params.max_requests) {
+      table_(&memory.other, params.max_requests), deadlines_(&memory.other, params.max_requests) {
     plan_.rows.reserve(static_cast<size_t>(params.max_sequences));
+    plan_.copies.reserve(static_cast<size_t>(params.max_sequences));
 }
 
 Engine::~Engine() {
@@ -89,150 +107,61 @@ void Engine::free_request(Request* request) {
 }
 
 void Engine::free_the_buried() {
-    RequestQueue buried;
+    Request* buried = nullptr;
     {
         const std::lock_guard lock(table_lock_);
-        std::swap(buried, graveyard_);
+        buried = std::exchange(graveyard_, nullptr);
     }
-    while (Request* request = buried.take_front()) free_request(request);
+    while (buried != nullptr) free_request(std::exchange(buried, buried->next_buried));
 }
 
-// How long the sequence may get, or why the prompt can never fit.
-Status Engine::limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limit, Error* error) const {
-    const int32_t pool_tokens = pool_.total() * limits::kv_block_tokens;
-    if (prompt_tokens >= params_.context_length)
-        return fail(error, Status::PROMPT_TOO_LONG,
-                    "the prompt has %d tokens, the context holds %d, one of them for the answer",
-                    prompt_tokens, params_.context_length);
-    if (prompt_tokens >= pool_tokens)
-        return fail(
-            error, Status::POOL_TOO_SMALL,
-            "the prompt has %d tokens, the KV cache holds %d (kv_blocks is %d), one of them for the answer",
-            prompt_tokens, pool_tokens, pool_.total());
-    const int32_t most = std::min(params_.context_length, pool_tokens);
-    *limit = max_tokens < 0 || max_tokens > most - prompt_tokens ? most : prompt_tokens + max_tokens;
-    return Status::OK;
-}
-
-Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t max_tokens,
-                      uint64_t* id, Error* error) {
-    free_the_buried();
-    int32_t limit = 0;
-    TREADLE_TRY(limit_of(static_cast<int32_t>(prompt.size()), max_tokens, &limit, error));
-    Owned<Request> request =
-        make_owned<Request>(&memory_.other, &memory_.other, std::move(params), std::move(prompt), limit,
-                            model_.vocabulary->max_token_bytes());
-    begin_text(request.get());
-    {
-        const std::lock_guard lock(table_lock_);
-        if (unusable_ != Status::OK)
-            return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s",
-                        status_text(unusable_));
-        if (table_.full())
-            return fail(error, Status::FULL,
-                        "max_requests is %d and as many live; poll their final events or release them",
-                        params_.max_requests);
-        table_.add(request.get());
-        *id = request->id;
-        mailbox_.append(request.release());
-        stats_.requests_submitted++;
-    }
-    wake_host();
-    return Status::OK;
-}
-
-// A prompt may end in the middle of a character, which the answer then completes: the text's state follows from all tokens.
-void Engine::begin_text(Request* request) const {
-    char tail[TextStream::context_bytes];
-    size_t free = sizeof tail;  // filled from its end
-    for (size_t i = request->tokens.size(); i > 0 && free > 0; i--) {
-        const int32_t token = request->tokens[i - 1];
-        if (model_.vocabulary->is_control(token)) continue;
-        const std::string_view bytes = model_.vocabulary->token_bytes(token);
-        const size_t taken = std::min(bytes.size(), free);
-        free -= taken;
-        std::memcpy(tail + free, bytes.data() + bytes.size() - taken, taken);
-    }
-    request->text.begin_after({tail + free, sizeof tail - free});
-}
-
-// The next intake looks at this request.
-void Engine::order(Request* request) {
-    if (request->ordered) return;
-    request->ordered = true;
-    request->next_order = orders_;
-    orders_ = request;
-}
-
-Status Engine::cancel(uint64_t id) {
-    {
-        const std::lock_guard lock(table_lock_);
-        Request* request = table_.find(id);
-        if (request == nullptr) return Status::STALE_ID;
-        if (request->finished()) return Status::OK;
-        order(request);
-    }
-    wake_host();
-    return Status::OK;
-}
-
-Status Engine::release(uint64_t id) {
-    bool live = false;
-    {
-        const std::lock_guard lock(table_lock_);
-        Request* request = table_.find(id);
-        if (request == nullptr) return Status::STALE_ID;
-        request->released = true;
-        drop_events(request);
-        live = !request->finished();
-        if (live) order(request);
-        bury_if_unnamed(request);
-    }
-    free_the_buried();
-    if (live) wake_host();
-    return Status::OK;
-}
-
-void Engine::drop_events(Request* request) {
-    while (EventNode* node = request->room.oldest()) {
-        events_.remove(node);
-        request->room.pop();
-    }
-}
-
-// Takes a request out of the table that is over and given up, once neither a pass nor the orders name it any more; its memory
-// is freed when a call may take its time.
-void Engine::bury_if_unnamed(Request* request) {
-    if (!request->finished() || !request->released || request->in_pass || request->ordered) return;
-    table_.remove(request);
-    graveyard_.append(request);
-}
+// ---- Questions
 
 Status Engine::request_info(uint64_t id, RequestInfo* out) {
     const std::lock_guard lock(table_lock_);
     const Request* request = table_.find(id);
     if (request == nullptr) return Status::STALE_ID;
-    out->state = request->state;
-    out->waits_for_poll = !request->finished() && !request->room.has_room();
-    out->prompt_tokens = request->prompt_tokens;
-    out->prompt_tokens_done = std::min(request->computed, request->prompt_tokens);
-    out->generated_tokens = request->generated();
-    out->queue_place = scheduler_.queue_place(request);
-    if (out->queue_place < 0 &&
-        request->state == RequestState::waiting)  // still in the mailbox, behind the queue
-        out->queue_place = scheduler_.waiting() + mailbox_.place(request);
-    out->finish_reason = request->finish_reason;
+    *out = {};
+    const Sequence* first_live = nullptr;  // it stands for the request
+    for (const Owned<Sequence>& sequence : request->sequences) {
+        if (first_live == nullptr && !sequence->finished()) first_live = sequence.get();
+        out->prompt_tokens_done =
+            std::max(out->prompt_tokens_done, std::min(sequence->computed_most, sequence->prompt_tokens));
+        out->generated_tokens += sequence->generated();
+    }
+    const Sequence& one = first_live == nullptr ? *request->sequences.front() : *first_live;
+    out->state = one.state;
+    out->waits_for_poll = first_live != nullptr && !one.runnable();
+    out->paused = first_live != nullptr && request->params.priority == Priority::paused;
+    out->sequences = static_cast<int32_t>(request->sequences.size());
+    out->prompt_tokens = one.prompt_tokens;
+    out->cached_tokens = std::max(request->sequences.front()->cached_tokens, 0);
+    if (one.state == SequenceState::waiting && !out->paused) {
+        out->queue_place = scheduler_.queue_place(&one);
+        if (out->queue_place < 0) {  // still in the mailbox, behind the queues
+            out->queue_place = scheduler_.waiting();
+            for (const Request* mail = mailbox_.oldest; mail != nullptr && mail != request;
+                 mail = mail->next_mail)
+                out->queue_place += static_cast<int32_t>(mail->sequences.size());
+        }
+    }
+    out->finish_reason = one.finish_reason;
     out->failure = request->failure;
     return Status::OK;
 }
 
-Status Engine::sequence_tokens(uint64_t id, std::span<int32_t> out, size_t* count) {
+Status Engine::sequence_tokens(uint64_t id, int32_t index, std::span<int32_t> out, size_t* count,
+                               Error* error) {
     const std::lock_guard lock(table_lock_);
     const Request* request = table_.find(id);
     if (request == nullptr) return Status::STALE_ID;
-    *count = request->tokens.size();
-    if (request->tokens.size() > out.size()) return Status::BUFFER_TOO_SMALL;
-    std::copy(request->tokens.begin(), request->tokens.end(), out.begin());
+    if (index < 0 || static_cast<size_t>(index) >= request->sequences.size())
+        return fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %zu", index,
+                    request->sequences.size());
+    const auto& tokens = request->sequences[static_cast<size_t>(index)]->tokens;
+    *count = tokens.size();
+    if (tokens.size() > out.size()) return Status::BUFFER_TOO_SMALL;
+    std::copy(tokens.begin(), tokens.end(), out.begin());
     return Status::OK;
 }
 
@@ -242,17 +171,19 @@ void Engine::poll(EventSink& sink, size_t capacity) {
         const std::lock_guard lock(table_lock_);
         for (size_t i = 0; i < capacity && events_.oldest() != nullptr; i++) {
             EventNode* node = events_.oldest();
-            Request* request = node->request;
-            const bool last = node->kind == EventKind::finished;
-            const bool had_room = request->room.has_room();
-            if (!sink.take(*node, request->room.logprobs_of(node))) break;
+            Sequence* sequence = node->sequence;
+            Request* request = sequence->request;
+            const bool last = node->last;
+            const bool had_room = sequence->room.has_room();
+            if (!sink.take(*node, sequence->room.logprobs_of(node))) break;
             events_.remove(node);
-            request->room.pop();
-            goes_on |= !had_room && !request->finished() && request->room.has_room();
+            sequence->room.pop();
+            goes_on |= !had_room && !sequence->finished() && sequence->room.has_room();
             if (!last || request->params.keep) continue;
             request->released = true;
             bury_if_unnamed(request);
         }
+        if (goes_on) scheduler_.reconsider();
     }
     free_the_buried();
     if (goes_on) wake_host();
@@ -261,11 +192,16 @@ void Engine::poll(EventSink& sink, size_t capacity) {
 EngineStats Engine::stats() {
     const std::lock_guard lock(table_lock_);
     EngineStats now = stats_;
-    now.requests_running = scheduler_.running();
-    now.requests_waiting = scheduler_.waiting() + mailbox_.size();
-    now.requests_waiting_poll = scheduler_.waiting_poll();
-    now.kv_blocks_free = pool_.free_blocks();
-    now.kv_blocks_reserved = pool_.reserved();
+    now.running = scheduler_.running();
+    now.waiting = scheduler_.waiting() + mailbox_.sequences;
+    now.waiting_poll = scheduler_.waiting_poll();
+    now.paused = scheduler_.paused();
+    now.kv_blocks_free = cache_.free_blocks();
+    now.kv_blocks_held = cache_.held_blocks();
+    now.kv_blocks_cached = cache_.cached_blocks();
+    now.preemptions = scheduler_.preemptions();
+    now.cached_tokens = scheduler_.cached_tokens();
+    now.evicted_blocks = cache_.evictions();
     return now;
 }
 

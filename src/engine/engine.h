@@ -20,9 +20,10 @@
 #include "base/hooks.h"
 #include "base/memory.h"
 #include "base/status.h"
-#include "kv/block_pool.h"
+#include "kv/block_cache.h"
 #include "model/rope_tables.h"
 #include "ops/backend.h"
+#include "request/deadlines.h"
 #include "request/request.h"
 #include "runner/runner.h"
 #include "scheduler/scheduler.h"
@@ -36,6 +37,10 @@ struct EngineParams {
     int32_t max_requests = 1024;
     int32_t context_length = 0;
     int32_t kv_blocks = 0;
+    MemoryPolicy memory_policy = MemoryPolicy::preempt;
+    int32_t watermark_blocks = -1;  // -1: a twentieth of the blocks, at most one for each sequence of a pass
+    bool prefix_cache = true;
+    int32_t prefix_cache_blocks = -1;  // kept while nobody holds them; -1: as many as there are
     int32_t threads = 1;
     ClockHook clock;
     void* wake_user = nullptr;
@@ -61,24 +66,33 @@ struct StepReport {
     int32_t running = 0;
     int32_t waiting = 0;
     int32_t waiting_poll = 0;
-    int32_t free_blocks = 0;
+    int32_t paused = 0;
+    int32_t free_blocks = 0;  // cached ones among them
+    int32_t preemptions = 0;
     int64_t time_us = 0;
     int64_t worst_tile_us = 0;
     int64_t next_step_us = 0;
 };
 
 struct EngineStats {
-    int32_t requests_running = 0;
-    int32_t requests_waiting = 0;
-    int32_t requests_waiting_poll = 0;
+    int32_t running = 0;  // sequences
+    int32_t waiting = 0;
+    int32_t waiting_poll = 0;
+    int32_t paused = 0;
     int32_t kv_blocks_free = 0;
-    int32_t kv_blocks_reserved = 0;
+    int32_t kv_blocks_held = 0;
+    int32_t kv_blocks_cached = 0;
     uint64_t requests_submitted = 0;
     uint64_t requests_finished = 0;
     uint64_t requests_cancelled = 0;
     uint64_t requests_failed = 0;
     uint64_t prompt_tokens = 0;
+    uint64_t cached_tokens = 0;
+    uint64_t recomputed_tokens = 0;
     uint64_t generated_tokens = 0;
+    uint64_t preemptions = 0;
+    uint64_t evicted_blocks = 0;
+    uint64_t copied_blocks = 0;
     uint64_t steps = 0;
     uint64_t passes = 0;
     int64_t step_time_us = 0;
@@ -87,10 +101,13 @@ struct EngineStats {
 };
 
 struct RequestInfo {
-    RequestState state = RequestState::waiting;
+    SequenceState state = SequenceState::waiting;
     bool waits_for_poll = false;
+    bool paused = false;
+    int32_t sequences = 0;
     int32_t prompt_tokens = 0;
     int32_t prompt_tokens_done = 0;
+    int32_t cached_tokens = 0;
     int32_t generated_tokens = 0;
     int32_t queue_place = -1;
     FinishReason finish_reason = FinishReason::none;
@@ -115,10 +132,17 @@ public:
     // Any thread. `prompt` holds ids of the vocabulary, at least one. All that the request will need is allocated here.
     [[nodiscard]] Status submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
                                 int32_t max_tokens, uint64_t* id, Error* error);
+
+    // A new request that goes on from the first `position` tokens of a sequence, which may be live or over; it has its own
+    // draws, or those that `params` ask for. Without params it inherits the parent's, and its limit unless max_tokens is given.
+    [[nodiscard]] Status fork(uint64_t parent, int32_t sequence, int32_t position, RequestParams* params,
+                              int32_t max_tokens, uint64_t* id, Error* error);
     [[nodiscard]] Status cancel(uint64_t id);
     [[nodiscard]] Status release(uint64_t id);
+    [[nodiscard]] Status set_priority(uint64_t id, Priority priority);
     [[nodiscard]] Status request_info(uint64_t id, RequestInfo* out);
-    [[nodiscard]] Status sequence_tokens(uint64_t id, std::span<int32_t> out, size_t* count);
+    [[nodiscard]] Status sequence_tokens(uint64_t id, int32_t sequence, std::span<int32_t> out, size_t* count,
+                                         Error* error);
     void poll(EventSink& sink, size_t capacity);
     EngineStats stats();
 
@@ -133,11 +157,12 @@ private:
         int64_t start_ns;
         int64_t deadline_ns;
         int32_t max_threads;
+        uint64_t preemptions_before;
     };
 
     // The phases of a step.
     StepTimes begin_step(const StepParams& params);
-    void intake();
+    void intake(const StepTimes& times);
     void plan();
     Status run(const StepTimes& times, bool* pass_done, StepReport* report);
     bool sample_rows(const StepTimes& times, StepReport* report);
@@ -146,32 +171,45 @@ private:
 
     bool under_way() const { return runner_.under_way() || computed_; }
 
-    // Parts of commit; they run under the lock.
+    // Parts of intake, commit and their like; they run under the lock.
+    void take_mail(int32_t most);
+    void carry_out_orders();
+    void end_the_overdue(int64_t now_ns);
     void commit_row(const PlanRow& row, size_t logit_row, StepReport* report);
-    void append_token(Request* request, size_t logit_row, StepReport* report);
-    bool ends(const Request& request, int32_t token) const;
-    EventNode* push_event(Request* request, EventKind kind, std::string_view text);
-    void push_progress(Request* request);
+    void append_token(Sequence* sequence, size_t logit_row, StepReport* report);
+    bool ends(const Sequence& sequence, int32_t token) const;
+    EventNode* push_event(Sequence* sequence, EventKind kind, std::string_view text);
+    void push_progress(Sequence* sequence);
 
     // The end of a request. finish, leave, bury_if_unnamed and drop_events run under the lock.
     void order(Request* request);
-    void finish(Request* request, FinishReason reason);
-    void leave(Request* request);
+    void finish_all(Request* request, FinishReason reason);
+    void finish(Sequence* sequence, FinishReason reason);
+    void leave(Sequence* sequence);
     void give_up(Status status);
+    void end_after_failure(Request* request, Status status);
     void drop_events(Request* request);
     void bury_if_unnamed(Request* request);
     void free_the_buried();
     void free_request(Request* request);
 
+    // Parts of submit and fork.
+    Status enter(Owned<Request> request, uint64_t* id, Error* error);
+    Owned<Request> make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
+                                int32_t limit) const;
+    Request* borrow(uint64_t id, int32_t sequence, int32_t position, Status* status, Error* error);
+    void give_back(Request* request);
+
+    int64_t until_deadline_us(int64_t now_ns) const;
     void wake_host();
-    void begin_text(Request* request) const;
+    void begin_text(Sequence* sequence) const;
     Status limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limit, Error* error) const;
 
     MemorySet& memory_;
     EngineModel model_;
     EngineParams params_;
     Owned<Backend> backend_;
-    BlockPool pool_;
+    BlockCache cache_;
     Scheduler scheduler_;
     Runner runner_;
     StepPlan plan_;
@@ -192,9 +230,15 @@ private:
 
     std::mutex table_lock_;
     RequestTable table_;
-    RequestQueue mailbox_;
-    Request* orders_ = nullptr;  // newest first, through next_order
-    RequestQueue graveyard_;     // freed by the next call that may take its time
+    struct Mailbox {
+        Request* oldest = nullptr;
+        Request* newest = nullptr;
+        int32_t sequences = 0;
+    } mailbox_;
+    Request* orders_ = nullptr;     // newest first, through next_order
+    Request* graveyard_ = nullptr;  // through next_buried; freed by the next call that may take its time
+    Deadlines deadlines_;
+    uint64_t arrivals_ = 0;
     EventList events_;
     EngineStats stats_;
 };

@@ -1,5 +1,6 @@
-// A step of the engine, phase by phase.
+// A step of the engine, phase by phase; commit is in commit.cpp.
 #include <algorithm>
+#include <utility>
 
 #include "base/float_mode.h"
 #include "engine/engine.h"
@@ -7,11 +8,7 @@
 namespace treadle {
 namespace {
 
-#ifdef NDEBUG
-constexpr bool debug_checks = false;
-#else
-constexpr bool debug_checks = true;  // every block is recounted after each pass
-#endif
+constexpr int32_t mail_at_once = 256;  // requests taken in between two looks at the clock
 
 // Leaves the stepping flag as it was found, whatever happens in between.
 class StepGuard {
@@ -44,7 +41,7 @@ Status Engine::step(const StepParams& params, StepReport* report) {
     Status status = Status::OK;
     bool pass_done = true;
     while (status == Status::OK && pass_done) {
-        intake();
+        intake(times);
         plan();
         if (!under_way()) break;
         status = run(times, &pass_done, report);
@@ -70,21 +67,60 @@ Engine::StepTimes Engine::begin_step(const StepParams& params) {
                                                   : now + budget_ns,
         .max_threads =
             params.max_threads == 0 ? params_.threads : std::min(params.max_threads, params_.threads),
+        .preemptions_before = scheduler_.preemptions(),
     };
 }
 
-// Submissions join the queue; cancelled and released requests end, those of the pass under way stay in it as ballast.
-void Engine::intake() {
-    const std::lock_guard lock(table_lock_);
-    while (Request* request = mailbox_.take_front()) scheduler_.enqueue(request);
+// Submissions join the queues, as many as there is time for; cancelled, released and overdue requests end, those of the pass
+// under way stay in it as ballast.
+void Engine::intake(const StepTimes& times) {
+    int64_t now = times.start_ns;
+    do {
+        const std::lock_guard lock(table_lock_);
+        take_mail(mail_at_once);
+        carry_out_orders();
+        end_the_overdue(now);
+        if (mailbox_.oldest == nullptr) return;
+    } while ((now = params_.clock.now()) < times.deadline_ns);
+}
+
+void Engine::take_mail(int32_t most) {
+    for (int32_t i = 0; i < most && mailbox_.oldest != nullptr; i++) {
+        Request* request = mailbox_.oldest;
+        mailbox_.oldest = std::exchange(request->next_mail, nullptr);
+        if (mailbox_.oldest == nullptr) mailbox_.newest = nullptr;
+        mailbox_.sequences -= static_cast<int32_t>(request->sequences.size());
+        request->in_mailbox = false;
+        if (request->finished()) {  // cancelled before it was taken in
+            bury_if_unnamed(request);
+            continue;
+        }
+        for (const Owned<Sequence>& sequence : request->sequences) scheduler_.enqueue(sequence.get());
+    }
+}
+
+void Engine::carry_out_orders() {
     while (Request* request = orders_) {
-        orders_ = request->next_order;
+        orders_ = std::exchange(request->next_order, nullptr);
         request->ordered = false;
         if (request->finished()) {  // it ended by itself in the meantime
             bury_if_unnamed(request);
-        } else {
-            finish(request, FinishReason::cancelled);
+        } else if (request->cancelled || request->released) {
+            finish_all(request, FinishReason::cancelled);
+        } else if (request->params.priority != request->wanted_priority) {
+            request->params.priority = request->wanted_priority;
+            if (request->in_mailbox) continue;
+            for (const Owned<Sequence>& sequence : request->sequences)
+                if (!sequence->finished()) scheduler_.reprioritize(sequence.get());
         }
+    }
+}
+
+void Engine::end_the_overdue(int64_t now_ns) {
+    while (Request* request = deadlines_.nearest()) {
+        if (request->deadline_ns > now_ns) return;
+        deadlines_.remove(request);
+        if (!request->finished()) finish_all(request, FinishReason::deadline);
     }
 }
 
@@ -93,7 +129,10 @@ void Engine::plan() {
     {
         const std::lock_guard lock(table_lock_);
         scheduler_.plan(&plan_);
-        for (const PlanRow& row : plan_.rows) row.request->in_pass = true;
+        for (const PlanRow& row : plan_.rows) {
+            row.sequence->in_pass = true;
+            row.sequence->request->in_pass++;
+        }
     }
     if (!plan_.rows.empty()) runner_.begin(plan_);
 }
@@ -112,20 +151,6 @@ Status Engine::run(const StepTimes& times, bool* pass_done, StepReport* report) 
     return result.status;
 }
 
-Status Engine::commit(StepReport* report) {
-    computed_ = false;
-    const std::lock_guard lock(table_lock_);
-    size_t logit_row = 0;
-    for (const PlanRow& row : plan_.rows) {
-        commit_row(row, logit_row, report);
-        logit_row += row.logits ? 1 : 0;
-    }
-    report->passes++;
-    report->tokens_computed += plan_.tokens;
-    stats_.passes++;
-    return debug_checks && !scheduler_.consistent() ? Status::INTERNAL : Status::OK;
-}
-
 // Chooses the next token of each row that has logits, until the deadline but at least of one: a row may take a sort of the
 // whole vocabulary. True when all have theirs. Nothing but the step writes what is read here, so no lock is held.
 bool Engine::sample_rows(const StepTimes& times, StepReport* report) {
@@ -134,11 +159,11 @@ bool Engine::sample_rows(const StepTimes& times, StepReport* report) {
     int64_t before = params_.clock.now();
     for (; sampling_row_ < plan_.rows.size(); sampling_row_++) {
         if (!plan_.rows[sampling_row_].logits) continue;
-        const Request& request = *plan_.rows[sampling_row_].request;
+        const Sequence& sequence = *plan_.rows[sampling_row_].sequence;
         const size_t i = sampled_count_++;
-        if (request.finished()) continue;  // it ended while the pass ran
+        if (sequence.finished()) continue;  // it ended while the pass ran
         SampledRow& sampled = sampled_[i];
-        sampled.status = sample(request.params.sampling, request.params.first_sample, request.length(),
+        sampled.status = sample(sequence.request->params.sampling, sequence.sample_index, sequence.length(),
                                 results.rows[i], results.logits + i * vocabulary, model_.program->vocabulary,
                                 {sampling_scratch_.data(), sampling_scratch_.size()}, &sampled.token);
         const int64_t now = params_.clock.now();
@@ -151,145 +176,29 @@ bool Engine::sample_rows(const StepTimes& times, StepReport* report) {
     return true;
 }
 
-void Engine::commit_row(const PlanRow& row, size_t logit_row, StepReport* report) {
-    Request* request = row.request;
-    request->in_pass = false;
-    if (request->finished()) {  // it ended while the pass ran
-        leave(request);
-        return;
-    }
-    if (request->released) {  // since the last intake: it says nothing more
-        finish(request, FinishReason::cancelled);
-        return;
-    }
-    request->computed = row.first + row.count;
-    if (request->state == RequestState::prompt) {
-        stats_.prompt_tokens += static_cast<uint64_t>(row.count);
-        const bool more_passes = !row.logits || row.first > 0;
-        if (more_passes) push_progress(request);
-        if (row.logits) request->state = RequestState::generating;
-    }
-    if (row.logits) append_token(request, logit_row, report);
-}
-
-void Engine::append_token(Request* request, size_t logit_row, StepReport* report) {
-    const SampledRow& sampled = sampled_[logit_row];
-    if (sampled.status != Status::OK) {
-        static_cast<void>(fail(&request->failure, sampled.status,
-                               "the logits after token %d are not finite; the model or its input is broken",
-                               request->length() - 1));
-        finish(request, FinishReason::error);
-        return;
-    }
-    const int32_t token = sampled.token.token;
-    request->tokens.push_back(token);
-    report->tokens_produced++;
-    stats_.generated_tokens++;
-
-    const bool end = ends(*request, token);
-    StopResult text;
-    if (!end && !model_.vocabulary->is_control(token))
-        text = request->text.push(request->params.stops, model_.vocabulary->token_bytes(token),
-                                  text_scratch_.data());
-    EventNode* event = push_event(request, EventKind::token, {text_scratch_.data(), text.bytes});
-    event->position = request->length() - 1;
-    event->token = token;
-    if (request->params.sampling.logprobs > 0) {
-        event->logprob = sampled.token.logprob;
-        event->logprob_count =
-            best_logprobs(runner_.results().rows[logit_row], request->room.logprobs_of(event));
-    }
-
-    if (end) {
-        finish(request, FinishReason::end);
-    } else if (text.stopped) {
-        finish(request, FinishReason::stop_string);
-    } else if (request->length() == request->limit) {
-        finish(request, FinishReason::length);
-    }
-}
-
-bool Engine::ends(const Request& request, int32_t token) const {
-    const auto& stops = request.params.stop_tokens;
-    if (std::find(stops.begin(), stops.end(), token) != stops.end()) return true;
-    return !request.params.ignore_end && model_.vocabulary->is_end_of_generation(token);
-}
-
-EventNode* Engine::push_event(Request* request, EventKind kind, std::string_view text) {
-    EventNode* event = request->room.push(kind, text);
-    event->request = request;
-    events_.append(event);
-    return event;
-}
-
-void Engine::push_progress(Request* request) {
-    EventNode* event = request->room.newest_progress();
-    if (event == nullptr) event = push_event(request, EventKind::progress, {});
-    event->position = std::min(request->computed, request->prompt_tokens);
-}
-
-// The one way to the state `finished`. Text that was held back is delivered, except after a stop string.
-void Engine::finish(Request* request, FinishReason reason) {
-    request->state = RequestState::finished;
-    request->finish_reason = reason;
-    stats_.requests_finished++;
-    stats_.requests_cancelled += reason == FinishReason::cancelled ? 1 : 0;
-    stats_.requests_failed += reason == FinishReason::error ? 1 : 0;
-    if (!request->released) {
-        const StopResult held = request->text.finish(request->params.stops, text_scratch_.data());
-        if (held.bytes > 0)
-            push_event(request, EventKind::text, {text_scratch_.data(), held.bytes})->position =
-                request->length();
-        push_event(request, EventKind::finished, {})->position = request->length();
-    }
-    if (!request->in_pass) leave(request);
-}
-
-// A finished request that no pass names gives its blocks back, and goes for good if the host gave it up.
-void Engine::leave(Request* request) {
-    scheduler_.remove(request);
-    bury_if_unnamed(request);
-}
-
-// The backend failed: every live request ends with that status, so that no host waits for ever.
-void Engine::give_up(Status status) {
-    runner_.abandon();
-    computed_ = false;
-    const std::lock_guard lock(table_lock_);
-    unusable_ = status;
-    while (Request* request = mailbox_.take_front()) scheduler_.enqueue(request);
-    orders_ = nullptr;
-    table_.for_each([&](Request* request) {
-        const bool was_in_pass = request->in_pass;
-        request->in_pass = false;
-        request->ordered = false;
-        if (request->finished()) {
-            if (was_in_pass) {
-                leave(request);
-            } else {
-                bury_if_unnamed(request);
-            }
-            return;
-        }
-        static_cast<void>(
-            fail(&request->failure, status, "the engine failed while it computed: %s", status_text(status)));
-        finish(request, FinishReason::error);
-    });
-}
-
 void Engine::finish_report(const StepTimes& times, StepReport* report) {
-    report->time_us = (params_.clock.now() - times.start_ns) / 1000;
+    const int64_t now = params_.clock.now();
+    report->time_us = (now - times.start_ns) / 1000;
     const std::lock_guard lock(table_lock_);
     report->running = scheduler_.running();
-    report->waiting = scheduler_.waiting() + mailbox_.size();
+    report->waiting = scheduler_.waiting() + mailbox_.sequences;
     report->waiting_poll = scheduler_.waiting_poll();
-    report->free_blocks = pool_.available();
-    const bool work = under_way() || !mailbox_.empty() || orders_ != nullptr || scheduler_.has_work();
-    report->next_step_us = work && unusable_ == Status::OK ? 0 : -1;
+    report->paused = scheduler_.paused();
+    report->free_blocks = cache_.available();
+    report->preemptions = static_cast<int32_t>(scheduler_.preemptions() - times.preemptions_before);
+    const bool work =
+        under_way() || mailbox_.oldest != nullptr || orders_ != nullptr || scheduler_.has_work();
+    report->next_step_us = unusable_ != Status::OK ? -1 : work ? 0 : until_deadline_us(now);
     stats_.steps++;
     stats_.step_time_us += report->time_us;
     stats_.worst_step_us = std::max(stats_.worst_step_us, report->time_us);
     stats_.worst_tile_us = std::max(stats_.worst_tile_us, report->worst_tile_us);
+}
+
+// Of the nearest deadline that a request has; -1: none.
+int64_t Engine::until_deadline_us(int64_t now_ns) const {
+    const Request* nearest = deadlines_.nearest();
+    return nearest == nullptr ? -1 : std::max<int64_t>((nearest->deadline_ns - now_ns + 999) / 1000, 1);
 }
 
 }  // namespace treadle

@@ -71,6 +71,14 @@ struct AttentionWork {
     int32_t first_block;
 };
 
+// Blocks that the tables of one pass may name, all together: each row may be a sequence, and sequences share blocks; but not
+// without limit, since huge pools would make for huge tables. A single table always fits.
+constexpr int64_t block_table_capacity(int32_t rows, int32_t blocks) {
+    const int64_t all = int64_t{rows} * blocks;
+    const int64_t most = int64_t{4} * blocks + (1 << 18);
+    return all < most ? all : most;
+}
+
 struct BlockCopy {
     int32_t from;
     int32_t to;

@@ -1,8 +1,8 @@
-// The events of a request that the host has not polled yet, and the one list in which all requests' events wait. Commit pushes,
+// The events of a sequence that the host has not polled yet, and the one list in which the events of all wait. Commit pushes,
 // poll pops, both under the engine's table lock.
 //
-//     EventList   oldest ⇄ … ⇄ newest          nodes of all requests, in the order in which things happened
-//     EventRoom   nodes[ ][x][x][x][ ]         a ring: this request's nodes, oldest at `first`
+//     EventList   oldest ⇄ … ⇄ newest          nodes of all sequences, in the order in which things happened
+//     EventRoom   nodes[ ][x][x][x][ ]         a ring: this sequence's nodes, oldest at `first`
 //                 text [..xxxxxxx.....]        a ring: the bytes of their texts, one after another
 //                 best [ ][n][n][n][ ]         `logprobs` pairs beside each node
 //
@@ -20,20 +20,21 @@
 
 namespace treadle {
 
-struct Request;
+struct Sequence;
 
 enum class EventKind : int32_t { token = 0, text = 1, finished = 2, progress = 3 };
 
 struct EventNode {
     EventNode* older = nullptr;
     EventNode* newer = nullptr;
-    Request* request = nullptr;
+    Sequence* sequence = nullptr;
     EventKind kind = EventKind::token;
     int32_t position = 0;
     int32_t token = -1;
     float logprob = 0;
     int32_t logprob_count = 0;
     uint32_t text_bytes = 0;
+    bool last = false;  // of its request
 };
 
 class EventList {

@@ -5,41 +5,62 @@
 
 namespace treadle {
 
-Request::Request(Memory* memory, RequestParams&& asked, std::pmr::vector<int32_t>&& prompt,
-                 int32_t limit_tokens, size_t token_bytes_max)
-    : params(std::move(asked)), tokens(std::move(prompt)), prompt_tokens(static_cast<int32_t>(tokens.size())),
-      limit(limit_tokens), blocks(memory),
-      room(memory, token_bytes_max, TextStream::output_bytes_max(params.stops, token_bytes_max),
-           params.sampling.logprobs) {
+Sequence::Sequence(Memory* memory, Request* of, int32_t index_in_request, std::pmr::vector<int32_t>&& prompt,
+                   int32_t limit_tokens, size_t token_bytes_max)
+    : request(of), index(index_in_request),
+      sample_index(of->params.first_sample + static_cast<uint64_t>(index_in_request)),
+      tokens(std::move(prompt)), given_tokens(length()),
+      prompt_tokens(given_tokens - of->params.generated_tail), limit(limit_tokens), cache(memory),
+      room(memory, token_bytes_max, TextStream::output_bytes_max(of->params.stops, token_bytes_max),
+           of->params.sampling.logprobs) {
     tokens.reserve(static_cast<size_t>(limit));
-    blocks.reserve(static_cast<size_t>((limit + limits::kv_block_tokens - 1) / limits::kv_block_tokens));
+    cache.blocks.reserve(static_cast<size_t>(blocks_of(limit)));
+    cache.scope = of->params.scope;
 }
 
-void RequestQueue::append(Request* request) {
-    request->previous = back_;
-    request->next = nullptr;
-    (back_ == nullptr ? front_ : back_->next) = request;
-    back_ = request;
+bool ranks_before(const Sequence& a, const Sequence& b) {
+    if (urgency(a) != urgency(b)) return urgency(a) < urgency(b);
+    if (a.request->arrival != b.request->arrival) return a.request->arrival < b.request->arrival;
+    return a.index < b.index;
+}
+
+namespace {
+
+bool arrived_before(const Sequence& a, const Sequence& b) {
+    if (a.request->arrival != b.request->arrival) return a.request->arrival < b.request->arrival;
+    return a.index < b.index;
+}
+
+}  // namespace
+
+void SequenceQueue::insert(Sequence* sequence) {
+    Sequence* after;  // the one that it follows
+    if (back_ == nullptr || arrived_before(*back_, *sequence)) {
+        after = back_;
+    } else {  // a preempted one: near the front
+        after = nullptr;
+        for (Sequence* at = front_; arrived_before(*at, *sequence); at = at->next) after = at;
+    }
+    sequence->previous = after;
+    sequence->next = after == nullptr ? front_ : after->next;
+    (sequence->previous == nullptr ? front_ : sequence->previous->next) = sequence;
+    (sequence->next == nullptr ? back_ : sequence->next->previous) = sequence;
+    sequence->queue = this;
     size_++;
 }
 
-void RequestQueue::remove(Request* request) {
-    (request->previous == nullptr ? front_ : request->previous->next) = request->next;
-    (request->next == nullptr ? back_ : request->next->previous) = request->previous;
-    request->previous = request->next = nullptr;
+void SequenceQueue::remove(Sequence* sequence) {
+    (sequence->previous == nullptr ? front_ : sequence->previous->next) = sequence->next;
+    (sequence->next == nullptr ? back_ : sequence->next->previous) = sequence->previous;
+    sequence->previous = sequence->next = nullptr;
+    sequence->queue = nullptr;
     size_--;
 }
 
-Request* RequestQueue::take_front() {
-    Request* request = front_;
-    if (request != nullptr) remove(request);
-    return request;
-}
-
-int32_t RequestQueue::place(const Request* request) const {
+int32_t SequenceQueue::place(const Sequence* sequence) const {
     int32_t before = 0;
-    for (const Request* other = front_; other != nullptr; other = other->next, before++)
-        if (other == request) return before;
+    for (const Sequence* other = front_; other != nullptr; other = other->next, before++)
+        if (other == sequence) return before;
     return -1;
 }
 

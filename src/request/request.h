@@ -1,20 +1,26 @@
-// What a request is: one submission, its sequence of tokens, the blocks it holds and the events it waits to hand over. The api
-// makes it at submit with everything it will ever need; intake, plan and commit move it through its states.
+// What a request is: one submission, and its sequences: growing lists of tokens, each with the blocks it holds and the events it
+// waits to hand over. The api makes it at submit with everything it will ever need; intake, plan and commit move its sequences
+// through their states.
 //
+//              ┌──────────── preempted ◄─┐
+//              ▼             │           │
 //     waiting ─► prompt ─► generating ─► finished ─► (final event polled, or released) ─► freed
 //        └──────────┴───────────┴───────────▲
 //
-// Invariants: `computed` positions are in the cache and computed < tokens.size(); a live request is in exactly one queue of the
-// scheduler; blocks are given back only when no pass under way names them; it is freed only when it is over, the host gave it
-// up, and neither a pass nor the list of orders names it.
+// Invariants: a sequence's state is its tokens, and all else follows from them: what it has in the cache may go at any time. A
+// live sequence is in exactly one queue of the scheduler; blocks are given back only when no pass under way names them. A
+// request is freed only when all its sequences are over, the host gave it up, and nothing names it: no pass, order, mailbox or
+// fork.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory_resource>
 #include <vector>
 
 #include "base/memory.h"
 #include "base/status.h"
+#include "kv/block_cache.h"
 #include "request/event_room.h"
 #include "sampling/sampler.h"
 #include "text/stop.h"
@@ -22,82 +28,135 @@
 
 namespace treadle {
 
-enum class RequestState : int32_t { waiting = 0, prompt = 1, generating = 2, finished = 4 };
+enum class SequenceState : int32_t { waiting = 0, prompt = 1, generating = 2, finished = 4 };
 enum class FinishReason : int32_t {
     none = 0,
     end = 1,
     stop_string = 2,
     length = 3,
     cancelled = 4,
-    error = 5
+    error = 5,
+    deadline = 6
 };
+
+// Who goes first. Bulk takes what the others leave; paused keeps its tokens and computes nothing.
+enum class Priority : int32_t { interactive = 0, normal = 1, bulk = 2, paused = 3 };
+constexpr int32_t priorities = 3;  // that compute
 
 // What was asked, checked and in the library's own memory.
 struct RequestParams {
     explicit RequestParams(Memory* memory) : stop_tokens(memory), stops(memory) {}
     SamplingParams sampling;
-    uint32_t first_sample = 0;
+    uint64_t first_sample = 0;
+    int32_t samples = 1;         // sequences
+    int32_t generated_tail = 0;  // last tokens of the prompt that count as generated
     std::pmr::vector<int32_t> stop_tokens;
     StopSet stops;
     bool ignore_end = false;
     bool keep = false;
+    Priority priority = Priority::normal;
+    int64_t deadline_us = 0;  // after its submission; 0: none
+    CacheScope scope;
     uint64_t user_data = 0;
 };
 
-struct Request {
-    // `tokens` is the prompt, with room for `limit` tokens in all.
-    Request(Memory* memory, RequestParams&& asked, std::pmr::vector<int32_t>&& prompt, int32_t limit_tokens,
-            size_t token_bytes_max);
+struct Request;
+class SequenceQueue;
+
+struct Sequence {
+    // `prompt` is all it begins with; there is room for `limit` tokens in all.
+    Sequence(Memory* memory, Request* of, int32_t index, std::pmr::vector<int32_t>&& prompt, int32_t limit,
+             size_t token_bytes_max);
 
     int32_t length() const { return static_cast<int32_t>(tokens.size()); }
+    bool answers() const { return length() > given_tokens; }  // it has got tokens of its own
     int32_t generated() const { return length() - prompt_tokens; }
-    int32_t left() const {
-        return length() - computed;
-    }  // tokens whose keys and values are not in the cache yet
-    bool finished() const { return state == RequestState::finished; }
+    int32_t computed() const { return cache.tokens; }
+    // Tokens that a pass must still compute before the next one can be chosen: the newest at least, for its logits.
+    int32_t left() const { return std::max(length() - cache.tokens, 1); }
+    int32_t next_position() const { return length() - left(); }
+    bool finished() const { return state == SequenceState::finished; }
+    bool runnable() const { return room.has_room(); }
 
-    uint64_t id = 0;
-    RequestParams params;
-    RequestState state = RequestState::waiting;
+    Request* request;
+    int32_t index;          // in its request
+    uint64_t sample_index;  // which of the draws of its seed are its
+    SequenceState state = SequenceState::waiting;
+    FinishReason finish_reason = FinishReason::none;
 
     std::pmr::vector<int32_t> tokens;
-    int32_t prompt_tokens;
-    int32_t limit;         // tokens at which the sequence is full
-    int32_t computed = 0;  // positions in the cache
+    int32_t given_tokens;   // that it began with
+    int32_t prompt_tokens;  // those of them that don't count as generated
+    int32_t limit;          // tokens at which it is full
 
-    std::pmr::vector<int32_t> blocks;  // the block table: positions 16 i … 16 i + 15 are in blocks[i]
-    int32_t blocks_reserved = 0;       // promised by the pool, not acquired yet
+    BlockTable cache;
+    // Of its prompt, in the cache when it was first admitted; -1: not yet.
+    int32_t cached_tokens = -1;
+    // The most positions it ever had: what is computed below that is computed again.
+    int32_t computed_most = 0;
 
     TextStream text;
     EventRoom room;
 
-    FinishReason finish_reason = FinishReason::none;
-    Error failure;
-
-    bool in_pass = false;   // rows of it are in the pass under way
-    bool released = false;  // the host gave it up: no events, its id is stale
-    bool ordered = false;   // in the list of orders (cancel, release) that the step carries out
-    Request* next_order = nullptr;
-    int32_t skipped = 0;  // followers that were admitted before it
-
-    Request* previous = nullptr;  // links of the queue it is in
-    Request* next = nullptr;
+    bool in_pass = false;              // rows of it are in the pass under way
+    int32_t skipped = 0;               // followers that were admitted before it
+    Priority lent = Priority::paused;  // the most urgent of those that wait for what it computes
+    SequenceQueue* queue = nullptr;    // it is in, null while it runs; its links there
+    Sequence* previous = nullptr;
+    Sequence* next = nullptr;
 };
 
-// A list of requests in order of arrival, linked through the requests themselves.
-class RequestQueue {
+struct Request {
+    Request(Memory* memory, RequestParams&& asked) : params(std::move(asked)), sequences(memory) {}
+
+    bool finished() const { return live == 0; }
+
+    uint64_t id = 0;
+    RequestParams params;
+    std::pmr::vector<Owned<Sequence>> sequences;
+    int32_t live = 0;      // sequences that have not finished
+    int32_t in_pass = 0;   // sequences in the pass under way
+    uint64_t arrival = 0;  // earlier ones are smaller
+    uint64_t forks = 0;    // made of it so far
+    int64_t deadline_ns = INT64_MAX;
+    int32_t deadline_place = -1;  // among the deadlines; -1: it has none
+    Error failure;
+
+    // Who names it; it is freed when nobody does.
+    bool in_mailbox = false;
+    bool ordered = false;   // in the list of orders that the step carries out
+    bool released = false;  // the host gave it up: no events, its id is stale
+    int32_t borrowers = 0;  // calls that read it without the lock
+
+    // What the orders say.
+    bool cancelled = false;
+    Priority wanted_priority = Priority::normal;
+
+    Request* next_mail = nullptr;
+    Request* next_order = nullptr;
+    Request* next_buried = nullptr;
+};
+
+// Sequences in order of rank: urgent ones first, of equals those that arrived first.
+inline Priority urgency(const Sequence& sequence) {
+    return std::min(sequence.request->params.priority, sequence.lent);
+}
+bool ranks_before(const Sequence& a, const Sequence& b);
+
+// A list of sequences, linked through the sequences themselves, in order of arrival.
+class SequenceQueue {
 public:
-    Request* front() const { return front_; }
+    Sequence* front() const { return front_; }
     bool empty() const { return front_ == nullptr; }
     int32_t size() const { return size_; }
-    void append(Request* request);
-    void remove(Request* request);
-    Request* take_front();
-    int32_t place(const Request* request) const;  // requests before it, -1 if it isn't here
+    void insert(
+        Sequence* sequence);  // where its arrival belongs: at the end, or near the front if it comes back
+    void remove(Sequence* sequence);
+    int32_t place(const Sequence* sequence) const;  // sequences before it, -1 if it isn't here
 
 private:
-    Request* front_ = nullptr;
-    Request* back_ = nullptr;
+    Sequence* front_ = nullptr;
+    Sequence* back_ = nullptr;
     int32_t size_ = 0;
 };
 

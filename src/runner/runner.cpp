@@ -13,18 +13,21 @@ constexpr size_t rope_piece_rows = 16;  // between two looks at the clock: some 
 }  // namespace
 
 Runner::Runner(Memory* memory, Backend* backend, const RopeTable* rope, const ClockHook& clock, Dims max,
-               int32_t table_blocks_max)
+               int64_t table_blocks_max)
     : backend_(backend), rope_(rope), clock_(clock), tokens_(memory, static_cast<size_t>(max.tokens)),
       positions_(memory, tokens_.size()), slots_(memory, tokens_.size()),
       cos_sin_(memory, tokens_.size() * static_cast<size_t>(rope->pairs()) * 2),
       block_table_(memory, static_cast<size_t>(table_blocks_max)),
       work_(memory, static_cast<size_t>(max.logit_rows)),
+      copies_(memory, static_cast<size_t>(max.logit_rows)),
       logit_rows_(memory, static_cast<size_t>(max.logit_rows)),
       inverse_temperatures_(memory, static_cast<size_t>(max.logit_rows)) {}
 
 void Runner::begin(const StepPlan& plan) {
     rows_ = table_blocks_ = works_ = logits_ = rope_rows_ = 0;
     for (const PlanRow& row : plan.rows) add(row);
+    copy_count_ = 0;
+    for (const CopyPlan& copy : plan.copies) copies_[copy_count_++] = {copy.from, copy.to};
     under_way_ = true;
     backend_begun_ = false;
 }
@@ -34,7 +37,7 @@ Status Runner::begin_backend() {
         .slots = {slots_.data(), rows_},
         .block_table = {block_table_.data(), table_blocks_},
         .work = {work_.data(), works_},
-        .copies = {},
+        .copies = {copies_.data(), copy_count_},
     };
     const PassInput input = {
         .tokens = {tokens_.data(), rows_},
@@ -50,23 +53,24 @@ Status Runner::begin_backend() {
 }
 
 void Runner::add(const PlanRow& row) {
-    const Request& request = *row.request;
+    const Sequence& sequence = *row.sequence;
+    const auto& blocks = sequence.cache.blocks;
     work_[works_++] = {static_cast<int32_t>(rows_), row.count, row.first,
                        static_cast<int32_t>(table_blocks_)};
-    const int32_t blocks_seen =
-        (row.first + row.count + limits::kv_block_tokens - 1) / limits::kv_block_tokens;
-    for (int32_t i = 0; i < blocks_seen; i++)
-        block_table_[table_blocks_++] = request.blocks[static_cast<size_t>(i)];
+    const auto blocks_seen = static_cast<size_t>(blocks_of(row.first + row.count));
+    for (size_t i = 0; i < blocks_seen; i++) block_table_[table_blocks_++] = blocks[i];
 
     for (int32_t position = row.first; position < row.first + row.count; position++, rows_++) {
-        const int32_t block = request.blocks[static_cast<size_t>(position / limits::kv_block_tokens)];
-        tokens_[rows_] = request.tokens[static_cast<size_t>(position)];
+        const bool is_there =
+            position < sequence.computed();  // perhaps in a block that others read: it isn't written again
+        const int32_t block = blocks[static_cast<size_t>(position / limits::kv_block_tokens)];
+        tokens_[rows_] = sequence.tokens[static_cast<size_t>(position)];
         positions_[rows_] = position;
-        slots_[rows_] = block * limits::kv_block_tokens + position % limits::kv_block_tokens;
+        slots_[rows_] = is_there ? -1 : block * limits::kv_block_tokens + position % limits::kv_block_tokens;
     }
     if (row.logits) {
         logit_rows_[logits_] = static_cast<int32_t>(rows_) - 1;
-        inverse_temperatures_[logits_] = inverse_temperature(request.params.sampling);
+        inverse_temperatures_[logits_] = inverse_temperature(sequence.request->params.sampling);
         logits_++;
     }
 }

@@ -17,7 +17,7 @@ class Runner {
 public:
     // max.tokens and max.logit_rows bound every plan; tables_blocks_max bounds the block tables of one pass, all together.
     Runner(Memory* memory, Backend* backend, const RopeTable* rope, const ClockHook& clock, Dims max,
-           int32_t table_blocks_max);
+           int64_t table_blocks_max);
 
     bool under_way() const { return under_way_; }
     void begin(const StepPlan& plan);
@@ -46,11 +46,13 @@ private:
     AlignedArray<float> cos_sin_;      // (max.tokens, pairs, 2)
     AlignedArray<int32_t> block_table_;
     AlignedArray<AttentionWork> work_;
+    AlignedArray<BlockCopy> copies_;  // (max.logit_rows)
     AlignedArray<int32_t> logit_rows_;
     AlignedArray<float> inverse_temperatures_;
     size_t rows_ = 0;
     size_t table_blocks_ = 0;
     size_t works_ = 0;
+    size_t copy_count_ = 0;
     size_t logits_ = 0;
     size_t rope_rows_ = 0;  // of cos_sin_ that are filled
 };

@@ -1,6 +1,6 @@
 // What one pass computes, as the scheduler decided it: the runner turns it into the arrays of a pass, commit reads it back.
 //
-// Invariant: each request has at most one row, rows hold consecutive positions, and logits are asked for the newest token only.
+// Invariant: each sequence has at most one row, rows hold consecutive positions, and logits are asked for the newest token only.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,28 @@
 
 namespace treadle {
 
-// `count` tokens of a sequence from position `first`; their keys and values go to the request's block table.
+// `count` tokens of a sequence from position `first`; their keys and values go to its block table, where they are not yet: what
+// is cached already is computed for its logits only.
 struct PlanRow {
-    Request* request;
+    Sequence* sequence;
     int32_t first;
     int32_t count;
     bool logits;  // of the last token: it is the sequence's newest
 };
 
 struct StepPlan {
-    explicit StepPlan(Memory* memory) : rows(memory) {}
+    explicit StepPlan(Memory* memory) : rows(memory), copies(memory) {}
     std::pmr::vector<PlanRow> rows;
+    std::pmr::vector<CopyPlan> copies;  // run first
     int32_t tokens = 0;
     int32_t logit_rows = 0;
+    int64_t table_blocks = 0;  // of all rows' tables together
 
     void clear() {
         rows.clear();
+        copies.clear();
         tokens = logit_rows = 0;
+        table_blocks = 0;
     }
 };
 

@@ -1,4 +1,4 @@
-// The plan of a pass: decodes, prompts, admissions, in this order.
+// The plan of a pass: decodes, prompts, admissions, in this order, first for the urgent and then for bulk.
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
@@ -10,137 +10,354 @@ namespace {
 
 // A head of the queue that lacks blocks lets this many smaller followers pass; then it has the next blocks that come back.
 constexpr int32_t skips_max = 32;
-constexpr int32_t followers_max =
-    64;  // looked at behind the head: bounds the cost of a plan when thousands wait
+// What a plan looks at behind the head bounds its cost when thousands wait: sequences, and lookups in the cache.
+constexpr int32_t followers_max = 64;
+constexpr int32_t lookups_max = 8;
 
-bool decodes(const Request& request) {
-    return request.state == RequestState::generating && request.room.has_room();
+bool decodes(const Sequence& sequence) {
+    return sequence.state == SequenceState::generating && sequence.runnable();
 }
 
-bool prefills(const Request& request) {
-    return request.state == RequestState::prompt && request.room.has_room();
+bool prefills(const Sequence& sequence) {
+    return sequence.state == SequenceState::prompt && sequence.runnable();
+}
+
+bool ranks(const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); }
+
+int32_t common_beginning(const Sequence& a, const Sequence& b) {
+    const size_t most = std::min(a.tokens.size(), b.tokens.size());
+    return static_cast<int32_t>(std::mismatch(a.tokens.begin(),
+                                              a.tokens.begin() + static_cast<std::ptrdiff_t>(most),
+                                              b.tokens.begin())
+                                    .first -
+                                a.tokens.begin());
 }
 
 }  // namespace
 
-int32_t blocks_for(int32_t tokens) {
-    return (tokens - 1 + limits::kv_block_tokens - 1) / limits::kv_block_tokens;
-}
+int32_t blocks_for(int32_t tokens) { return blocks_of(tokens - 1); }
 
-Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockPool* pool)
-    : params_(params), pool_(pool), running_(memory) {
+Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache)
+    : params_(params), cache_(cache), running_(memory), order_(memory) {
     running_.reserve(static_cast<size_t>(params.max_sequences));
+    order_.reserve(static_cast<size_t>(params.max_sequences));
 }
 
-void Scheduler::enqueue(Request* request) { waiting_.append(request); }
+SequenceQueue& Scheduler::queue_of(Priority priority) {
+    return priority == Priority::paused ? paused_ : waiting_[static_cast<size_t>(priority)];
+}
+
+void Scheduler::enqueue(Sequence* sequence) {
+    sequence->state = SequenceState::waiting;
+    queue_of(sequence->request->params.priority).insert(sequence);
+    stalled_ = false;
+}
+
+void Scheduler::reprioritize(Sequence* sequence) {
+    stalled_ = false;
+    if (sequence->queue == nullptr) {
+        unordered_ = true;
+        return;
+    }
+    sequence->queue->remove(sequence);
+    enqueue(sequence);
+}
+
+// ---- The plan
 
 void Scheduler::plan(StepPlan* plan) {
     plan->clear();
-    plan_decodes(plan);
-    plan_prompts(plan);
-    admit(plan);
+    preempted_ = false;
+    if (unordered_) order_running();
+    plan_classes(plan, foreground);
+    if (plan->rows.empty() || !foreground_busy()) plan_classes(plan, background);
+    stalled_ = plan->rows.empty();
 }
 
-void Scheduler::plan_decodes(StepPlan* plan) {
-    const size_t count = running_.size();
-    const int32_t kept_for_prompts = params_.max_batch_tokens > 1 && prompts_wait() ? 1 : 0;
-    for (size_t i = 0; i < count && budget(*plan) > kept_for_prompts; i++) {
-        Request* request = running_[(first_decode_ + i) % count];
-        if (decodes(*request)) add_row(plan, request, 1);
-    }
-    if (count > 0) first_decode_ = (first_decode_ + plan->rows.size()) % count;
+// Paused sequences leave the others alone, with their blocks; the rest are ranked anew.
+void Scheduler::order_running() {
+    unordered_ = false;
+    order_.assign(running_.begin(), running_.end());
+    for (Sequence* sequence : order_)
+        if (sequence->request->params.priority == Priority::paused) {
+            remove(sequence);
+            enqueue(sequence);
+        }
+    std::sort(running_.begin(), running_.end(), ranks);
+}
+
+// Somebody of the foreground runs or waits, though perhaps not in this very pass.
+bool Scheduler::foreground_busy() const {
+    return std::any_of(running_.begin(), running_.end(),
+                       [](const Sequence* s) { return foreground.holds(*s) && s->runnable(); }) ||
+           !waiting_[0].empty() || !waiting_[1].empty();
+}
+
+void Scheduler::plan_classes(StepPlan* plan, Classes classes) {
+    const int32_t kept_for_prompts = params_.max_batch_tokens > 1 && prompts_wait(classes) ? 1 : 0;
+    for (Priority priority = classes.first; priority <= classes.last;
+         priority = static_cast<Priority>(static_cast<int32_t>(priority) + 1))
+        plan_decodes(plan, priority, kept_for_prompts);
+    plan_prompts(plan, classes);
+    for (Priority priority = classes.first; priority <= classes.last;
+         priority = static_cast<Priority>(static_cast<int32_t>(priority) + 1))
+        admit(plan, priority);
 }
 
 // Decodes that fill a small batch must not shut out prompts: those get a token of every pass at least.
-bool Scheduler::prompts_wait() const {
-    return std::any_of(running_.begin(), running_.end(),
-                       [](const Request* request) { return prefills(*request); }) ||
-           first_admissible() != nullptr;
+bool Scheduler::prompts_wait(Classes classes) const {
+    const bool waiting = running() < params_.max_sequences &&
+                         std::any_of(waiting_.begin() + static_cast<int>(classes.first),
+                                     waiting_.begin() + static_cast<int>(classes.last) + 1,
+                                     [](const SequenceQueue& queue) { return !queue.empty(); });
+    return waiting || std::any_of(running_.begin(), running_.end(), [&](const Sequence* sequence) {
+               return classes.holds(*sequence) && prefills(*sequence);
+           });
 }
 
-void Scheduler::plan_prompts(StepPlan* plan) {
-    for (Request* request : running_) {
+void Scheduler::plan_decodes(StepPlan* plan, Priority priority, int32_t kept_for_prompts) {
+    order_.clear();
+    for (Sequence* sequence : running_)
+        if (urgency(*sequence) == priority && decodes(*sequence)) order_.push_back(sequence);
+    const size_t count = order_.size();
+    if (count == 0) return;
+    size_t& turn = turn_[static_cast<size_t>(priority)];
+    const auto room = static_cast<size_t>(std::max(budget(*plan) - kept_for_prompts, 0));
+    const bool all = count <= room;  // then in order of rank, so that nobody is planned and preempted again
+    const size_t start = all ? 0 : turn % count;
+    size_t tried = 0;
+    for (size_t planned = 0; tried < count && planned < room; tried++) {
+        Sequence* sequence = order_[(start + tried) % count];
+        planned += decodes(*sequence) && add_row(plan, sequence, 1) ? 1 : 0;
+    }
+    if (!all) turn = (start + tried) % count;
+}
+
+void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
+    order_.clear();
+    for (Sequence* sequence : running_)
+        if (classes.holds(*sequence) && prefills(*sequence)) order_.push_back(sequence);
+    for (Sequence* sequence : order_) {
         if (budget(*plan) == 0) return;
-        if (prefills(*request)) add_row(plan, request, std::min(request->left(), budget(*plan)));
+        if (prefills(*sequence)) add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
     }
 }
 
-void Scheduler::admit(StepPlan* plan) {
-    while (budget(*plan) > 0) {
-        Request* request = first_admissible();
-        if (request == nullptr || !pool_->reserve(blocks_for(request->limit))) return;
-        for (Request* passed = waiting_.front(); passed != request; passed = passed->next) passed->skipped++;
-        waiting_.remove(request);
-        running_.push_back(request);
-        request->state = RequestState::prompt;
-        request->blocks_reserved = blocks_for(request->limit);
-        add_row(plan, request, std::min(request->left(), budget(*plan)));
-    }
-}
-
-// The first of the queue whose blocks are there; null if nobody can start now.
-Request* Scheduler::first_admissible() const {
-    if (running() >= params_.max_sequences) return nullptr;
+void Scheduler::admit(StepPlan* plan, Priority priority) {
+    SequenceQueue& queue = waiting_[static_cast<size_t>(priority)];
     int32_t looked_at = 0;
-    for (Request* request = waiting_.front(); request != nullptr && looked_at < followers_max;
-         request = request->next) {
-        if (blocks_for(request->limit) <= pool_->available()) return request;
-        if (request->skipped >= skips_max) return nullptr;
-        looked_at++;
+    int32_t lookups = 0;
+    for (Sequence* sequence = queue.front(); sequence != nullptr && budget(*plan) > 0; looked_at++) {
+        if (preempted_ || looked_at == followers_max || lookups == lookups_max) return;
+        Sequence* next = sequence->next;
+        if (sequence->runnable() && !waits_for_producer(*sequence)) {
+            lookups++;
+            if (try_admit(plan, sequence)) {
+                for (Sequence* passed = queue.front(); passed != next && passed != nullptr;
+                     passed = passed->next)
+                    passed->skipped++;
+                lookups = 0;
+            } else if (sequence->skipped >= skips_max || running() == params_.max_sequences) {
+                return;
+            }
+        }
+        sequence = next;
     }
-    return nullptr;
 }
 
-void Scheduler::add_row(StepPlan* plan, Request* request, int32_t count) {
-    const int32_t end = request->computed + count;
-    while (static_cast<int32_t>(request->blocks.size()) * limits::kv_block_tokens < end) {
-        request->blocks.push_back(pool_->acquire());
-        request->blocks_reserved--;
+// A running sequence that is computing the beginning of this one: what it has done can be found later, so this one waits, and
+// lends it its urgency meanwhile.
+bool Scheduler::waits_for_producer(const Sequence& sequence) {
+    for (Sequence* producer : running_) {
+        if (!prefills(*producer) || !(producer->cache.scope == sequence.cache.scope)) continue;
+        const int32_t shared = common_beginning(*producer, sequence);
+        if (shared < producer->computed() + limits::kv_block_tokens) continue;
+        if (urgency(sequence) < urgency(*producer)) {
+            producer->lent = urgency(sequence);
+            unordered_ = true;
+        }
+        return true;
     }
-    const bool logits = end == request->length();
-    plan->rows.push_back({request, request->computed, count, logits});
+    return false;
+}
+
+bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
+    if (!has_slot(*sequence)) return false;
+    cache_->match(sequence->tokens, &sequence->cache);
+    if (!has_blocks(plan, sequence)) {
+        cache_->release(&sequence->cache);
+        return false;
+    }
+    if (running() == params_.max_sequences) preempt(plan, victim_for(*sequence, true));
+    sequence->queue->remove(sequence);
+    running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ranks), sequence);
+    sequence->state = SequenceState::prompt;
+    sequence->skipped = 0;
+    if (sequence->cached_tokens < 0) {
+        sequence->cached_tokens = std::min(sequence->computed(), sequence->prompt_tokens);
+        cached_tokens_ += static_cast<uint64_t>(sequence->cached_tokens);
+    }
+    add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
+    return true;
+}
+
+// A place among the running, if need be that of a less urgent one.
+bool Scheduler::has_slot(const Sequence& sequence) const {
+    return running() < params_.max_sequences || victim_for(sequence, true) != nullptr;
+}
+
+// Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
+bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
+    while (true) {
+        const bool alone = running_.empty();
+        const int32_t watermark = alone ? 0 : params_.watermark_blocks;
+        const bool fits =
+            params_.policy == MemoryPolicy::reserve
+                ? reserved_blocks() + blocks_for(sequence->limit) <= cache_->total()
+                : cache_->blocks_needed(sequence->cache, sequence->length()) + growing_blocks() + watermark <=
+                      cache_->available();
+        if (fits || alone) return true;
+        Sequence* victim = victim_for(*sequence, true);
+        if (victim == nullptr) return false;
+        preempt(plan, victim);
+    }
+}
+
+// Blocks that those whose prompts are under way still need for them.
+int32_t Scheduler::growing_blocks() const {
+    int32_t blocks = 0;
+    for (const Sequence* sequence : running_)
+        if (sequence->state == SequenceState::prompt)
+            blocks += cache_->blocks_needed(sequence->cache, sequence->length());
+    return blocks;
+}
+
+int32_t Scheduler::reserved_blocks() const {
+    int32_t blocks = 0;
+    for (const Sequence* sequence : running_) blocks += blocks_for(sequence->limit);
+    return blocks;
+}
+
+// Gives the sequence a row of `count` tokens, or as many as blocks can be found for; preempts whom it outranks before that.
+bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
+    const int32_t first = sequence->next_position();
+    if (!plan->rows.empty() && plan->table_blocks + blocks_of(first + count) > params_.table_blocks_max)
+        return false;
+    while (!cache_->prepare(&sequence->cache, first + count, &plan->copies)) {
+        if (Sequence* victim = victim_for(*sequence, false)) {
+            preempt(plan, victim);
+            continue;
+        }
+        count = cache_->preparable(sequence->cache) - first;
+        if (count <= 0) return false;
+    }
+    const bool logits = first + count == sequence->length();
+    plan->rows.push_back({sequence, first, count, logits});
     plan->tokens += count;
     plan->logit_rows += logits ? 1 : 0;
+    plan->table_blocks += blocks_of(first + count);
+    return true;
 }
 
-void Scheduler::remove(Request* request) {
-    const auto place = std::find(running_.begin(), running_.end(), request);
-    if (place != running_.end()) {
-        running_.erase(place);
-    } else {
-        waiting_.remove(request);
+// ---- Preemption
+
+// The last in rank, of those that can't run anyway first. With by_class_only a sequence outranks only less urgent ones, not
+// those that came later.
+Sequence* Scheduler::victim_for(const Sequence& sequence, bool by_class_only) const {
+    if (params_.policy == MemoryPolicy::reserve) return nullptr;
+    for (size_t i = running_.size(); i > 0; i--)
+        if (running_[i - 1] != &sequence && !running_[i - 1]->runnable() && !by_class_only &&
+            !running_[i - 1]->cache.blocks.empty())
+            return running_[i - 1];
+    if (running_.empty()) return nullptr;
+    Sequence* last = running_.back();
+    if (last == &sequence) return nullptr;
+    const bool outranked = by_class_only ? urgency(sequence) < urgency(*last) : ranks_before(sequence, *last);
+    return outranked ? last : nullptr;
+}
+
+// Takes back what this plan has given the victim, and its blocks; what it computed stays findable while it lasts.
+void Scheduler::preempt(StepPlan* plan, Sequence* victim) {
+    const auto row = std::find_if(plan->rows.begin(), plan->rows.end(),
+                                  [&](const PlanRow& one) { return one.sequence == victim; });
+    if (row != plan->rows.end()) {
+        plan->tokens -= row->count;
+        plan->logit_rows -= row->logits ? 1 : 0;
+        plan->table_blocks -= blocks_of(row->first + row->count);
+        plan->rows.erase(row);
     }
-    for (const int32_t block : request->blocks) pool_->release(block);
-    request->blocks.clear();
-    pool_->forfeit(request->blocks_reserved);
-    request->blocks_reserved = 0;
+    cache_->cancel_copy(&victim->cache, &plan->copies);
+    remove(victim);
+    enqueue(victim);
+    preempted_ = true;
+    preemptions_++;
+}
+
+// ---- What happens between plans
+
+void Scheduler::commit(const PlanRow& row) {
+    Sequence* sequence = row.sequence;
+    cache_->commit(sequence->tokens, row.first + row.count, &sequence->cache);
+    sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
+    if (sequence->state == SequenceState::prompt && row.logits) {
+        sequence->state = SequenceState::generating;
+        if (sequence->lent != Priority::paused) unordered_ = true;
+        sequence->lent = Priority::paused;
+    }
+}
+
+void Scheduler::remove(Sequence* sequence) {
+    if (sequence->queue != nullptr) {
+        sequence->queue->remove(sequence);
+    } else {
+        running_.erase(std::find(running_.begin(), running_.end(), sequence));
+    }
+    cache_->release(&sequence->cache);
+    sequence->lent = Priority::paused;
+    stalled_ = false;
+}
+
+// ---- Questions
+
+int32_t Scheduler::waiting() const {
+    int32_t count = 0;
+    for (const SequenceQueue& queue : waiting_) count += queue.size();
+    return count;
 }
 
 int32_t Scheduler::waiting_poll() const {
     return static_cast<int32_t>(std::count_if(
-        running_.begin(), running_.end(), [](const Request* request) { return !request->room.has_room(); }));
+        running_.begin(), running_.end(), [](const Sequence* sequence) { return !sequence->runnable(); }));
 }
 
-int32_t Scheduler::queue_place(const Request* request) const { return waiting_.place(request); }
+int32_t Scheduler::queue_place(const Sequence* sequence) const {
+    int32_t before = 0;
+    for (const SequenceQueue& queue : waiting_) {
+        const int32_t place = queue.place(sequence);
+        if (place >= 0) return before + place;
+        before += queue.size();
+    }
+    return -1;
+}
 
 bool Scheduler::has_work() const {
-    for (const Request* request : running_)
-        if (decodes(*request) || prefills(*request)) return true;
-    return first_admissible() != nullptr;
+    if (std::any_of(running_.begin(), running_.end(),
+                    [](const Sequence* sequence) { return sequence->runnable(); }))
+        return true;
+    return waiting() > 0 && !stalled_;
 }
 
-bool Scheduler::consistent() const {
-    int32_t held = 0;
-    int32_t reserved = 0;
-    for (const Request* request : running_) {
-        held += static_cast<int32_t>(request->blocks.size());
-        reserved += request->blocks_reserved;
-        if (request->computed > static_cast<int32_t>(request->blocks.size()) * limits::kv_block_tokens)
+bool Scheduler::consistent(int64_t held_by_others) const {
+    int64_t held = held_by_others + cache_->copies_under_way();
+    for (const Sequence* sequence : running_) {
+        held += static_cast<int64_t>(sequence->cache.blocks.size());
+        if (sequence->computed() >
+            static_cast<int32_t>(sequence->cache.blocks.size()) * limits::kv_block_tokens)
             return false;
-        if (request->computed >= request->length() || request->length() > request->limit) return false;
+        if (sequence->computed() > sequence->length() || sequence->length() > sequence->limit) return false;
     }
-    return pool_->consistent() && held == pool_->total() - pool_->free_blocks() &&
-           reserved == pool_->reserved();
+    return (unordered_ || std::is_sorted(running_.begin(), running_.end(), ranks)) &&
+           cache_->consistent(held);
 }
 
 }  // namespace treadle

@@ -1,61 +1,117 @@
 // Decides what one pass computes. The engine asks for a plan whenever no pass is under way: sequences that decode first, one
-// token each, then pieces of prompts in order of arrival, then requests from the queue as long as there is room.
+// token each, then pieces of prompts, then sequences from the queues as long as there is room; those of bulk requests
+// come after all that, and take what is left.
 //
-//     waiting (queue) ── admitted: its blocks are reserved ──► running (array) ── ended ──► gone, blocks given back
+//     waiting (a queue per priority) ── admitted ──► running (by rank) ── ended ──► gone, its blocks stay findable
+//            ▲                                          │
+//            └── preempted: its blocks are let go ◄─────┘
 //
-// Invariants: a running request has all the blocks it can ever need, held or reserved, so that nothing runs out in mid-answer.
-// How a plan cuts the work never changes a token (numerics contract); it only decides who waits.
+// Invariants: the first in rank that can run gets its blocks, for which all others may be preempted, and a row in every plan
+// whose batch is large enough, in its turn otherwise: so nothing hangs, however small the cache. How a plan cuts the work, and
+// who is preempted, never changes a token (numerics contract); it only decides who waits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory_resource>
 #include <vector>
 
 #include "base/memory.h"
-#include "kv/block_pool.h"
+#include "kv/block_cache.h"
 #include "request/request.h"
 #include "scheduler/plan.h"
 
 namespace treadle {
 
+// What happens when blocks run out: preempt somebody, who computes again later; or never let it happen, by admitting only
+// sequences whose whole length still fits.
+enum class MemoryPolicy : int32_t { preempt = 0, reserve = 1 };
+
 struct SchedulerParams {
     int32_t max_sequences = 1;
     int32_t max_batch_tokens = 1;
+    MemoryPolicy policy = MemoryPolicy::preempt;
+    int32_t watermark_blocks = 0;          // left free by an admission, for those that run to grow
+    int64_t table_blocks_max = INT64_MAX;  // blocks that the tables of one pass may name, all together
 };
 
 class Scheduler {
 public:
-    Scheduler(Memory* memory, const SchedulerParams& params, BlockPool* pool);
+    Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache);
 
-    void enqueue(Request* request);
+    void enqueue(Sequence* sequence);
     void plan(StepPlan* plan);
 
-    // Takes a request out of wherever it is and gives its blocks back. No pass under way may name them.
-    void remove(Request* request);
+    // A pass has computed the row: its positions become findable, and a prompt that is complete generates from now on.
+    void commit(const PlanRow& row);
 
-    int32_t waiting() const { return waiting_.size(); }
+    // Takes a sequence out of wherever it is and lets its blocks go. No pass under way may name them.
+    void remove(Sequence* sequence);
+
+    // Its request's priority has changed; takes effect with the next plan.
+    void reprioritize(Sequence* sequence);
+
+    // Something happened that may let a waiting sequence run, although the last plan found nothing: a poll, a release.
+    void reconsider() { stalled_ = false; }
+
+    int32_t waiting() const;
+    int32_t paused() const { return paused_.size(); }
     int32_t running() const { return static_cast<int32_t>(running_.size()); }
-    int32_t waiting_poll() const;                       // running ones whose events fill their room
-    int32_t queue_place(const Request* request) const;  // requests before it, -1 if it doesn't wait
-    bool has_work() const;                              // a plan made now would not be empty
+    int32_t waiting_poll() const;                         // running ones whose events fill their room
+    int32_t queue_place(const Sequence* sequence) const;  // sequences before it, -1 if it doesn't wait
+    bool has_work() const;                                // a plan made now would not be empty
+    uint64_t preemptions() const { return preemptions_; }
+    // Of prompts, found when they were first admitted.
+    uint64_t cached_tokens() const { return cached_tokens_; }
 
-    // Recounts blocks against the running requests; O(everything). For debug builds and tests.
-    bool consistent() const;
+    // Recounts blocks against the running sequences; O(everything). For debug builds and tests.
+    bool consistent(int64_t held_by_others) const;
 
 private:
-    bool prompts_wait() const;
-    void plan_decodes(StepPlan* plan);
-    void plan_prompts(StepPlan* plan);
-    void admit(StepPlan* plan);
-    Request* first_admissible() const;
+    struct Classes {  // from the most urgent to the least
+        Priority first;
+        Priority last;
+        bool holds(const Sequence& sequence) const {
+            return urgency(sequence) >= first && urgency(sequence) <= last;
+        }
+    };
+    static constexpr Classes foreground = {Priority::interactive, Priority::normal};
+    static constexpr Classes background = {Priority::bulk, Priority::bulk};
+
+    void order_running();
+    void plan_classes(StepPlan* plan, Classes classes);
+    void plan_decodes(StepPlan* plan, Priority priority, int32_t kept_for_prompts);
+    void plan_prompts(StepPlan* plan, Classes classes);
+    void admit(StepPlan* plan, Priority priority);
+    bool try_admit(StepPlan* plan, Sequence* sequence);
+    bool has_slot(const Sequence& sequence) const;
+    bool has_blocks(StepPlan* plan, Sequence* sequence);
+    bool waits_for_producer(const Sequence& sequence);
+    bool prompts_wait(Classes classes) const;
+
     int32_t budget(const StepPlan& plan) const { return params_.max_batch_tokens - plan.tokens; }
-    void add_row(StepPlan* plan, Request* request, int32_t count);
+    bool add_row(StepPlan* plan, Sequence* sequence, int32_t count);
+    int32_t growing_blocks() const;
+    int32_t reserved_blocks() const;
+    bool foreground_busy() const;
+
+    Sequence* victim_for(const Sequence& sequence, bool by_class_only) const;
+    void preempt(StepPlan* plan, Sequence* victim);
+    SequenceQueue& queue_of(Priority priority);
 
     SchedulerParams params_;
-    BlockPool* pool_;
-    RequestQueue waiting_;
-    std::pmr::vector<Request*> running_;  // in order of admission
-    size_t first_decode_ = 0;             // turns, so that a small batch serves everybody
+    BlockCache* cache_;
+    std::array<SequenceQueue, priorities> waiting_;
+    SequenceQueue paused_;
+    std::pmr::vector<Sequence*> running_;  // in order of rank
+    std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
+    // Whose turn it is when a small batch can't serve all of a class.
+    std::array<size_t, priorities> turn_ = {};
+    uint64_t preemptions_ = 0;
+    uint64_t cached_tokens_ = 0;
+    bool preempted_ = false;  // by this plan
+    bool unordered_ = false;  // a rank has changed
+    bool stalled_ = false;    // the last plan was empty, and nothing has happened since
 };
 
 // Blocks that a sequence of so many tokens fills at most: the last token of a full sequence is never computed.

@@ -130,6 +130,13 @@ void try_requests(Host& host) {
     CHECK(TRY(engine_submit, nullptr, &params, &id, nullptr) == ENGINE_INVALID_ARGUMENT);
     CHECK(engine_submit(host.e, nullptr, &id, nullptr) == ENGINE_INVALID_ARGUMENT);
     CHECK(engine_submit(host.e, &params, nullptr, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(TRY(engine_fork, nullptr, 1, 0, 1, nullptr, &id, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_fork(host.e, 1, 0, 1, nullptr, nullptr, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_fork(host.e, 1, 0, 1, nullptr, &id, nullptr) == ENGINE_STALE_ID);
+    CHECK(TRY(engine_set_priority, nullptr, 1, 0) == ENGINE_INVALID_ARGUMENT);
+    for (const int32_t priority : {-1, 4, INT32_MIN, INT32_MAX})
+        CHECK(engine_set_priority(host.e, 1, priority) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_set_priority(host.e, 1, ENGINE_PRIORITY_BULK) == ENGINE_STALE_ID);
     CHECK(TRY(engine_cancel, nullptr, 1) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_release, nullptr, 1) == ENGINE_INVALID_ARGUMENT);
     engine_request_info info;

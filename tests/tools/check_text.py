@@ -22,7 +22,7 @@ COLUMNS_MAX = 130  # code keeps to clang-format's 110; a comment or a table may 
 # Who may include whom; a folder also gets what these may include.
 MAY_INCLUDE = {
     "base": [], "quant": ["base"], "text": ["base"], "ops": ["base"], "kv": ["base"], "gguf": ["quant"],
-    "cpu": ["ops", "quant"], "model": ["ops", "gguf", "text"], "sampling": ["ops"], "request": ["sampling", "text"],
+    "cpu": ["ops", "quant"], "model": ["ops", "gguf", "text"], "sampling": ["ops"], "request": ["sampling", "text", "kv"],
     "scheduler": ["request", "kv"], "runner": ["scheduler", "model", "ops", "sampling"],
     "engine": ["base", "quant", "gguf", "text", "ops", "model", "kv", "request", "scheduler", "runner", "sampling"],
     "api": ["engine", "cpu"],

@@ -155,7 +155,7 @@ Outcome run_jobs(const LoadedModel& model, const std::vector<Job>& jobs, const S
         require(engine->request_info(id, &info), {});
         std::vector<int32_t> tokens(static_cast<size_t>(info.prompt_tokens + info.generated_tokens));
         size_t count = 0;
-        require(engine->sequence_tokens(id, tokens, &count), {});
+        require(engine->sequence_tokens(id, 0, tokens, &count, &error), {});
         out.tokens.push_back(std::move(tokens));
         out.statuses.push_back(info.failure.status);
     }

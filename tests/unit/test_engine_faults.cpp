@@ -25,13 +25,13 @@ struct Told {
 class NoteEvents final : public EventSink {
 public:
     bool take(const EventNode& event, std::span<const TokenLogprob>) override {
-        Told& told = stories[event.request->id];
+        Told& told = stories[event.sequence->request->id];
         CHECK(told.ends == 0);  // the final event is the last
         if (event.kind == EventKind::token) told.tokens.push_back(event.token);
         if (event.kind != EventKind::finished) return true;
         told.ends++;
-        told.reason = event.request->finish_reason;
-        told.status = event.request->failure.status;
+        told.reason = event.sequence->finish_reason;
+        told.status = event.sequence->request->failure.status;
         return true;
     }
     std::map<uint64_t, Told> stories;
@@ -178,7 +178,7 @@ TEST_CASE("a backend that fails ends every live request once, with its status, a
 
             RequestInfo info;
             CHECK(rig.engine->request_info(ids[3], &info) == Status::OK);
-            CHECK(info.state == RequestState::finished);
+            CHECK(info.state == SequenceState::finished);
             rig.poll(2);
             rig.poll();
             CHECK(rig.sink.stories.count(released) == 0);
@@ -249,7 +249,7 @@ TEST_CASE("failures at random, at any moment of any request's life, never lose o
         CHECK(rig.report.free_blocks == 24);
         const EngineStats stats = rig.engine->stats();
         CHECK(stats.requests_finished == stats.requests_submitted);
-        CHECK(stats.kv_blocks_reserved == 0);
+        CHECK(stats.kv_blocks_held == 0);
         if (random.below(2) == 0)
             for (const uint64_t id : ids) static_cast<void>(rig.engine->release(id));
         rig.engine.reset();

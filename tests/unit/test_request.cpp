@@ -2,11 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <deque>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/limits.h"
+#include "request/deadlines.h"
 #include "request/request.h"
 #include "test_memory.h"
 
@@ -19,11 +21,14 @@ struct Fixture {
     MemorySet memory{allocator.hooks()};
 
     Owned<Request> make(int32_t prompt_tokens = 3, int32_t limit = 10) {
-        RequestParams params(&memory.other);
+        auto request = make_owned<Request>(&memory.other, &memory.other, RequestParams(&memory.other));
         std::pmr::vector<int32_t> prompt(static_cast<size_t>(prompt_tokens), 1, &memory.other);
-        return make_owned<Request>(&memory.other, &memory.other, std::move(params), std::move(prompt), limit,
-                                   size_t{8});
+        request->sequences.push_back(make_owned<Sequence>(&memory.other, &memory.other, request.get(), 0,
+                                                          std::move(prompt), limit, size_t{8}));
+        request->live = 1;
+        return request;
     }
+    static EventRoom& room_of(const Owned<Request>& request) { return request->sequences[0]->room; }
 };
 
 }  // namespace
@@ -50,30 +55,64 @@ TEST_CASE("a request id goes stale when its slot is used again") {
     CHECK(table.find(c->id) == nullptr);
 }
 
-TEST_CASE("a queue keeps its order through removals anywhere") {
+TEST_CASE("a queue keeps the order of arrival, whoever comes back") {
     Fixture fixture;
     std::vector<Owned<Request>> requests;
-    RequestQueue queue;
-    for (int i = 0; i < 5; i++) {
+    SequenceQueue queue;
+    const auto sequence = [&](size_t i) { return requests[i]->sequences[0].get(); };
+    for (size_t i = 0; i < 5; i++) {
         requests.push_back(fixture.make());
-        queue.append(requests.back().get());
+        requests[i]->arrival = i;
     }
-    CHECK(queue.place(requests[3].get()) == 3);
-    queue.remove(requests[2].get());
-    queue.remove(requests[0].get());
-    queue.remove(requests[4].get());
+    for (const size_t i : {1, 3, 4, 0, 2}) queue.insert(sequence(i));
+    for (size_t i = 0; i < 5; i++) CHECK(queue.place(sequence(i)) == static_cast<int32_t>(i));
+    queue.remove(sequence(2));
+    queue.remove(sequence(0));
+    queue.remove(sequence(4));
     CHECK(queue.size() == 2);
-    CHECK(queue.place(requests[2].get()) == -1);
-    CHECK(queue.take_front() == requests[1].get());
-    CHECK(queue.take_front() == requests[3].get());
-    CHECK(queue.take_front() == nullptr);
+    CHECK(queue.place(sequence(2)) == -1);
+    CHECK(sequence(2)->queue == nullptr);
+    CHECK(queue.front() == sequence(1));
+    queue.insert(sequence(0));
+    CHECK(queue.front() == sequence(0));
+    CHECK(sequence(0)->queue == &queue);
+    for (const size_t i : {1, 0, 3}) queue.remove(sequence(i));
     CHECK(queue.empty());
+}
+
+TEST_CASE("the nearest deadline is found, through additions and removals in any order") {
+    Fixture fixture;
+    Deadlines deadlines(&fixture.memory.other, 200);
+    std::mt19937 random(5);
+    std::vector<Owned<Request>> requests;
+    std::multimap<int64_t, Request*> model;
+    for (int i = 0; i < 200; i++) {
+        requests.push_back(fixture.make());
+        requests.back()->deadline_ns = static_cast<int64_t>(random() % 50);
+    }
+    for (int i = 0; i < 5000; i++) {
+        Request* request = requests[random() % requests.size()].get();
+        if (request->deadline_place < 0) {
+            deadlines.add(request);
+            model.emplace(request->deadline_ns, request);
+        } else {
+            deadlines.remove(request);
+            deadlines.remove(request);  // harmless
+            for (auto [at, end] = model.equal_range(request->deadline_ns); at != end; ++at)
+                if (at->second == request) {
+                    model.erase(at);
+                    break;
+                }
+        }
+        CHECK((deadlines.nearest() == nullptr) == model.empty());
+        if (!model.empty()) CHECK(deadlines.nearest()->deadline_ns == model.begin()->first);
+    }
 }
 
 TEST_CASE("a room holds 64 tokens and the end, and its ring of text survives every wrap") {
     Fixture fixture;
     auto request = fixture.make();
-    EventRoom& room = request->room;
+    EventRoom& room = fixture.room_of(request);
     int tokens = 0;
     while (room.has_room()) {
         room.push(EventKind::token, "12345678");
@@ -108,20 +147,20 @@ TEST_CASE("events of several requests wait in one order") {
     auto a = fixture.make(), b = fixture.make();
     EventList list;
     for (int i = 0; i < 6; i++) {
-        Request* request = i % 2 == 0 ? a.get() : b.get();
-        EventNode* node = request->room.push(EventKind::token, "x");
-        node->request = request;
+        Sequence* sequence = (i % 2 == 0 ? a : b)->sequences[0].get();
+        EventNode* node = sequence->room.push(EventKind::token, "x");
+        node->sequence = sequence;
         node->position = i;
         list.append(node);
     }
-    EventNode* first_of_b = b->room.oldest();  // released: its nodes leave from the middle
+    EventNode* first_of_b = fixture.room_of(b).oldest();  // released: its nodes leave from the middle
     list.remove(first_of_b);
-    b->room.pop();
+    fixture.room_of(b).pop();
     for (const int expected : {0, 2, 3, 4, 5}) {
         EventNode* node = list.oldest();
         CHECK(node->position == expected);
         list.remove(node);
-        node->request->room.pop();
+        node->sequence->room.pop();
     }
     CHECK(list.oldest() == nullptr);
 }
@@ -129,9 +168,9 @@ TEST_CASE("events of several requests wait in one order") {
 TEST_CASE("a progress event that waits is found for updating, others are not") {
     Fixture fixture;
     auto request = fixture.make();
-    CHECK(request->room.newest_progress() == nullptr);
-    EventNode* node = request->room.push(EventKind::progress, "");
-    CHECK(request->room.newest_progress() == node);
-    request->room.push(EventKind::token, "x");
-    CHECK(request->room.newest_progress() == nullptr);
+    CHECK(fixture.room_of(request).newest_progress() == nullptr);
+    EventNode* node = fixture.room_of(request).push(EventKind::progress, "");
+    CHECK(fixture.room_of(request).newest_progress() == node);
+    fixture.room_of(request).push(EventKind::token, "x");
+    CHECK(fixture.room_of(request).newest_progress() == nullptr);
 }

@@ -221,22 +221,22 @@ TEST_CASE(
         {"whole \xc3\xa9", "\xa9", "\xef\xbf\xbd"},
     };
     const StopSet none = make({});
-    for (const auto& [before, answer, text] : cases) {
-        CAPTURE(before);
-        CAPTURE(answer);
-        for (size_t cut = 0; cut <= answer.size(); ++cut) {
+    for (const Case& one : cases) {
+        CAPTURE(one.before);
+        CAPTURE(one.answer);
+        for (size_t cut = 0; cut <= one.answer.size(); ++cut) {
             TextStream stream;
-            stream.begin_after(before);
+            stream.begin_after(one.before);
             std::string out;
             const auto take = [&](std::string_view piece) {
                 char room[64];
                 out.append(room, stream.push(none, piece, room).bytes);
             };
-            take(std::string_view(answer).substr(0, cut));
-            take(std::string_view(answer).substr(cut));
+            take(std::string_view(one.answer).substr(0, cut));
+            take(std::string_view(one.answer).substr(cut));
             char room[64];
             out.append(room, stream.finish(none, room).bytes);
-            CHECK(out == text);
+            CHECK(out == one.text);
         }
     }
 }

@@ -1,0 +1,280 @@
+// How requests enter an engine and how the host disposes of them: submit, fork, cancel, release, priority. From any thread, also
+// while a step runs: they write to the mailbox and the list of orders, and the next intake acts.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/limits.h"
+#include "engine/engine.h"
+
+namespace treadle {
+namespace {
+
+// A fork's index among the draws of its seed: as good as random, and the same whenever the same fork is made again.
+uint64_t sample_index_of_fork(uint64_t parent, int32_t position, uint64_t ordinal) {
+    const uint64_t words[3] = {parent, static_cast<uint64_t>(position), ordinal};
+    return hash64(words, sizeof words);
+}
+
+RequestParams copy_of(const RequestParams& params, Memory* memory) {
+    RequestParams copy(memory);
+    copy.sampling = params.sampling;
+    copy.stop_tokens = params.stop_tokens;
+    copy.stops = params.stops;
+    copy.ignore_end = params.ignore_end;
+    copy.keep = params.keep;
+    copy.scope = params.scope;
+    copy.user_data = params.user_data;
+    return copy;
+}
+
+}  // namespace
+
+// How long the sequence may get, or why the prompt can never fit.
+Status Engine::limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limit, Error* error) const {
+    const int32_t pool_tokens = cache_.total() * limits::kv_block_tokens;
+    if (prompt_tokens >= params_.context_length)
+        return fail(error, Status::PROMPT_TOO_LONG,
+                    "the prompt has %d tokens, the context holds %d, one of them for the answer",
+                    prompt_tokens, params_.context_length);
+    if (prompt_tokens >= pool_tokens)
+        return fail(
+            error, Status::POOL_TOO_SMALL,
+            "the prompt has %d tokens, the KV cache holds %d (kv_blocks is %d), one of them for the answer",
+            prompt_tokens, pool_tokens, cache_.total());
+    const int32_t most = std::min(params_.context_length, pool_tokens);
+    *limit = max_tokens < 0 || max_tokens > most - prompt_tokens ? most : prompt_tokens + max_tokens;
+    return Status::OK;
+}
+
+Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t max_tokens,
+                      uint64_t* id, Error* error) {
+    free_the_buried();
+    int32_t limit = 0;
+    TREADLE_TRY(limit_of(static_cast<int32_t>(prompt.size()), max_tokens, &limit, error));
+    if (!params_.prefix_cache) params.scope.is_private = true;
+    if (params.scope.is_private) params.scope.salt = 0;
+    return enter(make_request(std::move(params), std::move(prompt), limit), id, error);
+}
+
+Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
+                                    int32_t limit) const {
+    Memory* memory = &memory_.other;
+    const int32_t samples = params.samples;
+    Owned<Request> request = make_owned<Request>(memory, memory, std::move(params));
+    request->sequences.reserve(static_cast<size_t>(samples));
+    request->wanted_priority = request->params.priority;
+    request->live = samples;
+    for (int32_t i = 0; i < samples; i++) {
+        std::pmr::vector<int32_t> tokens(memory);
+        tokens.reserve(static_cast<size_t>(limit));
+        tokens.assign(prompt.begin(), prompt.end());
+        request->sequences.push_back(make_owned<Sequence>(memory, memory, request.get(), i, std::move(tokens),
+                                                          limit, model_.vocabulary->max_token_bytes()));
+        begin_text(request->sequences.back().get());
+    }
+    return request;
+}
+
+// Into the table and the mailbox, or nothing happened.
+Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
+    const int64_t now = params_.clock.now();
+    if (request->params.deadline_us > 0)
+        request->deadline_ns = request->params.deadline_us > (INT64_MAX - now) / 1000
+                                   ? INT64_MAX
+                                   : now + request->params.deadline_us * 1000;
+    {
+        const std::lock_guard lock(table_lock_);
+        if (unusable_ != Status::OK)
+            return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s",
+                        status_text(unusable_));
+        if (table_.full())
+            return fail(error, Status::FULL,
+                        "max_requests is %d and as many live; poll their final events or release them",
+                        params_.max_requests);
+        table_.add(request.get());
+        *id = request->id;
+        request->arrival = ++arrivals_;
+        if (request->params.scope.is_private &&
+            request->params.scope.salt == 0)  // one of its own, for its forks too
+            request->params.scope.salt = arrivals_;
+        for (const Owned<Sequence>& sequence : request->sequences)
+            sequence->cache.scope = request->params.scope;
+        if (request->deadline_ns != INT64_MAX) deadlines_.add(request.get());
+        request->in_mailbox = true;
+        mailbox_.sequences += static_cast<int32_t>(request->sequences.size());
+        Request* mail = request.release();
+        (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = mail;
+        mailbox_.newest = mail;
+        stats_.requests_submitted++;
+    }
+    wake_host();
+    return Status::OK;
+}
+
+// A prompt may end in the middle of a character, which the answer then completes: the text's state follows from all tokens.
+// What counts as generated has been told already, but for what it holds back.
+void Engine::begin_text(Sequence* sequence) const {
+    char tail[TextStream::context_bytes];
+    size_t free = sizeof tail;  // filled from its end
+    for (auto i = static_cast<size_t>(sequence->prompt_tokens); i > 0 && free > 0; i--) {
+        const int32_t token = sequence->tokens[i - 1];
+        if (model_.vocabulary->is_control(token)) continue;
+        const std::string_view bytes = model_.vocabulary->token_bytes(token);
+        const size_t taken = std::min(bytes.size(), free);
+        free -= taken;
+        std::memcpy(tail + free, bytes.data() + bytes.size() - taken, taken);
+    }
+    sequence->text.begin_after({tail + free, sizeof tail - free});
+    if (sequence->generated() == 0) return;
+
+    std::pmr::vector<char> told(text_scratch_.size(), &memory_.scratch);
+    for (auto i = static_cast<size_t>(sequence->prompt_tokens); i < sequence->tokens.size(); i++)
+        if (!model_.vocabulary->is_control(sequence->tokens[i]))
+            static_cast<void>(sequence->text.push(sequence->request->params.stops,
+                                                  model_.vocabulary->token_bytes(sequence->tokens[i]),
+                                                  told.data()));
+}
+
+// The request stays in memory until it is given back; its parameters and the tokens before `position` don't change.
+Request* Engine::borrow(uint64_t id, int32_t index, int32_t position, Status* status, Error* error) {
+    const std::lock_guard lock(table_lock_);
+    Request* request = table_.find(id);
+    if (request == nullptr) {
+        *status = fail(error, Status::STALE_ID, "the request to fork was never made or is released");
+        return nullptr;
+    }
+    if (index < 0 || static_cast<size_t>(index) >= request->sequences.size()) {
+        *status = fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %zu", index,
+                       request->sequences.size());
+        return nullptr;
+    }
+    const int32_t length = request->sequences[static_cast<size_t>(index)]->length();
+    if (position < 1 || position > length) {
+        *status = fail(error, Status::INVALID_ARGUMENT,
+                       "position is %d, must be 1 to the sequence's %d tokens", position, length);
+        return nullptr;
+    }
+    request->borrowers++;
+    *status = Status::OK;
+    return request;
+}
+
+void Engine::give_back(Request* request) {
+    const std::lock_guard lock(table_lock_);
+    request->borrowers--;
+    bury_if_unnamed(request);
+}
+
+Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, RequestParams* params,
+                    int32_t max_tokens, uint64_t* id, Error* error) {
+    free_the_buried();
+    Status status = Status::OK;
+    Request* parent = borrow(parent_id, index, position, &status, error);
+    if (parent == nullptr) return status;
+    struct Borrowed {
+        Engine* engine;
+        Request* request;
+        ~Borrowed() { engine->give_back(request); }
+    } const borrowed{this, parent};
+
+    const Sequence& from = *parent->sequences[static_cast<size_t>(index)];
+    int32_t limit = from.limit;
+    if (max_tokens != 0 || position >= limit)
+        TREADLE_TRY(limit_of(position, max_tokens == 0 ? -1 : max_tokens, &limit, error));
+    RequestParams asked = params != nullptr ? std::move(*params) : copy_of(parent->params, &memory_.other);
+    asked.scope = parent->params.scope;
+    asked.generated_tail = std::max(position - from.prompt_tokens, 0);
+    std::pmr::vector<int32_t> tokens(from.tokens.begin(), from.tokens.begin() + position, &memory_.other);
+    Owned<Request> request = make_request(std::move(asked), std::move(tokens), limit);
+    uint64_t ordinal = 0;
+    {
+        const std::lock_guard lock(table_lock_);
+        ordinal = parent->forks++;
+        if (params == nullptr && parent->wanted_priority != Priority::paused)
+            request->params.priority = request->wanted_priority = parent->wanted_priority;
+    }
+    for (const Owned<Sequence>& sequence : request->sequences)
+        sequence->sample_index = sample_index_of_fork(from.sample_index, position, ordinal) +
+                                 static_cast<uint64_t>(sequence->index);
+    status = enter(std::move(request), id, error);
+    if (status != Status::OK) {  // as if it had not been tried
+        const std::lock_guard lock(table_lock_);
+        parent->forks--;
+    }
+    return status;
+}
+
+// The next intake looks at this request.
+void Engine::order(Request* request) {
+    if (request->ordered) return;
+    request->ordered = true;
+    request->next_order = orders_;
+    orders_ = request;
+}
+
+Status Engine::cancel(uint64_t id) {
+    {
+        const std::lock_guard lock(table_lock_);
+        Request* request = table_.find(id);
+        if (request == nullptr) return Status::STALE_ID;
+        if (request->finished()) return Status::OK;
+        request->cancelled = true;
+        order(request);
+    }
+    wake_host();
+    return Status::OK;
+}
+
+Status Engine::set_priority(uint64_t id, Priority priority) {
+    {
+        const std::lock_guard lock(table_lock_);
+        Request* request = table_.find(id);
+        if (request == nullptr) return Status::STALE_ID;
+        if (request->finished()) return Status::OK;
+        request->wanted_priority = priority;
+        order(request);
+    }
+    wake_host();
+    return Status::OK;
+}
+
+Status Engine::release(uint64_t id) {
+    bool live = false;
+    {
+        const std::lock_guard lock(table_lock_);
+        Request* request = table_.find(id);
+        if (request == nullptr) return Status::STALE_ID;
+        request->released = true;
+        drop_events(request);
+        live = !request->finished();
+        if (live) order(request);
+        bury_if_unnamed(request);
+    }
+    free_the_buried();
+    if (live) wake_host();
+    return Status::OK;
+}
+
+void Engine::drop_events(Request* request) {
+    for (const Owned<Sequence>& sequence : request->sequences)
+        while (EventNode* node = sequence->room.oldest()) {
+            events_.remove(node);
+            sequence->room.pop();
+        }
+}
+
+// Takes a request out of the table that is over and given up, once nobody names it any more; its memory is freed when a call
+// may take its time.
+void Engine::bury_if_unnamed(Request* request) {
+    if (!request->finished() || !request->released || request->in_pass > 0 || request->ordered ||
+        request->in_mailbox || request->borrowers > 0)
+        return;
+    deadlines_.remove(request);
+    table_.remove(request);
+    request->next_buried = graveyard_;
+    graveyard_ = request;
+}
+
+}  // namespace treadle

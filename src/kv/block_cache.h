@@ -1,0 +1,158 @@
+// Who owns which block of the KV cache, and which tokens lie in it. Blocks that hold equal beginnings of sequences are shared:
+// they form a forest, in which each path from a root spells a sequence, 16 tokens per block, the last one perhaps fewer.
+//
+//     root ─► [16 tokens] ─► [16 tokens] ─┬─► [16 tokens] ─► [7 tokens]
+//                                         └─► [3 tokens]
+//
+//     free ── prepare ──► held (references > 0) ── release ──► cached (references = 0, findable) ── evict ──► free
+//                           ▲                                      │
+//                           └────────────── match ─────────────────┘
+//
+// The scheduler matches a sequence's tokens when it admits it, prepares blocks for what the next pass writes, commits what a
+// pass has computed (only then it can be found), and releases. A block that others read further than this sequence has got
+// is copied before it is written.
+//
+// Invariants: free + held + cached = total. Who holds a block holds all blocks before it. A cached block is released after those
+// that continue it, so the least recently used one continues nowhere: eviction takes leaves first, in constant time.
+// A lookup compares the tokens themselves; a hash only finds the place to look. Nothing allocates after creation.
+#pragma once
+
+#include <cstdint>
+#include <memory_resource>
+#include <span>
+#include <vector>
+
+#include "base/limits.h"
+#include "base/memory.h"
+
+namespace treadle {
+
+// Whose blocks may meet whose: equal salts only. Blocks of a private scope are not kept when nobody holds them any more.
+struct CacheScope {
+    uint64_t salt = 0;
+    bool is_private = false;
+    bool operator==(const CacheScope&) const = default;
+};
+
+// What a sequence has in the cache. Positions 16 i … 16 i + 15 are in blocks[i].
+struct BlockTable {
+    explicit BlockTable(Memory* memory) : blocks(memory) {}
+    std::pmr::vector<int32_t> blocks;
+    int32_t tokens = 0;  // positions that are computed; a last block may be prepared beyond
+    CacheScope scope;
+};
+
+struct CopyPlan {
+    int32_t from;
+    int32_t to;
+};
+
+class BlockCache {
+public:
+    // cached_max: most blocks that are kept while nobody holds them. copies_max: most copies of one pass.
+    BlockCache(Memory* memory, int32_t blocks, int32_t cached_max, int32_t copies_max);
+
+    int32_t total() const { return static_cast<int32_t>(blocks_.size()); }
+    int32_t free_blocks() const { return free_count_; }
+    int32_t cached_blocks() const { return cached_count_; }
+    int32_t held_blocks() const { return total() - free_count_ - cached_count_; }
+    int32_t available() const { return free_count_ + cached_count_; }  // for whoever prepares next
+    int32_t references(int32_t block) const { return blocks_[static_cast<size_t>(block)].references; }
+    uint64_t evictions() const { return evictions_; }
+
+    // Finds the longest beginning of `tokens` that is cached, to the token, and holds its blocks: lookup and hold are one act.
+    // The table must be empty; its tokens become the number found. The last block may reach further than that.
+    void match(std::span<const int32_t> tokens, BlockTable* table);
+
+    // Makes positions table.tokens … end - 1 writable: takes blocks, evicting cached ones, and copies a last block that others
+    // share; the copy must run at the start of the pass that writes. False: too few blocks, nothing was changed.
+    [[nodiscard]] bool prepare(BlockTable* table, int32_t end, std::pmr::vector<CopyPlan>* copies);
+    int32_t blocks_needed(const BlockTable& table,
+                          int32_t end) const;           // that prepare would take, a copy among them
+    int32_t preparable(const BlockTable& table) const;  // the largest `end` that prepare can serve now
+
+    // The pass that was prepared for has ended: the blocks that it copied from are let go. Before any commit or release.
+    void end_copies();
+    // The plan is changed before it ran: a table's copy is taken back, and must be released.
+    void cancel_copy(BlockTable* table, std::pmr::vector<CopyPlan>* copies);
+
+    // Positions up to `computed` now hold `tokens`: makes them findable. Where another sequence computed the same block
+    // meanwhile, that one takes its place in the table.
+    void commit(std::span<const int32_t> tokens, int32_t computed, BlockTable* table);
+
+    // Lets go of all blocks; what is computed stays findable until it is evicted.
+    void release(BlockTable* table);
+
+    // Forgets cached blocks, least recently used first, until at most so many are left.
+    void shrink(int32_t cached_most);
+
+    // Recounts everything; O(total). `held` is the number of references that all tables and copies together should have.
+    bool consistent(int64_t held) const;
+    int32_t copies_under_way() const { return static_cast<int32_t>(sources_.size()); }
+
+private:
+    static constexpr int32_t none = -1;
+    static constexpr int32_t size = limits::kv_block_tokens;
+
+    struct Block {
+        int32_t references;
+        int32_t filled;   // tokens that can be found here
+        int32_t written;  // positions that are written or being written: at least `filled`
+        bool linked;      // it stands in the forest: below `parent`, or a root
+        bool hashed;      // it is full, and in a bucket
+        int32_t parent;
+        int32_t child;  // the newest of those that continue it
+        int32_t older_sibling;
+        int32_t newer_sibling;
+        int32_t next_in_bucket;
+        int32_t older;  // among the cached
+        int32_t newer;
+        CacheScope scope;
+        int32_t tokens[size];
+    };
+
+    Block& at(int32_t block) { return blocks_[static_cast<size_t>(block)]; }
+    const Block& at(int32_t block) const { return blocks_[static_cast<size_t>(block)]; }
+
+    int32_t take();
+    void give_back(int32_t block);
+    void hold(int32_t block);
+    void let_go(int32_t block);
+    bool appendable(int32_t block, int32_t filled) const;
+    bool tail_needs_copy(const BlockTable& table) const;
+    void truncate(int32_t block, int32_t filled);
+
+    size_t bucket(int32_t parent, const CacheScope& scope, const int32_t* tokens) const;
+    int32_t& first_child(int32_t parent, const CacheScope& scope);
+    int32_t find_full(int32_t parent, const CacheScope& scope, const int32_t* tokens) const;
+    int32_t find_partial(int32_t parent, const CacheScope& scope, std::span<const int32_t> tokens,
+                         int32_t* count);
+    void commit_block(const int32_t* tokens, int32_t filled, size_t index, BlockTable* table);
+    void link(int32_t block, int32_t parent, const CacheScope& scope);
+    void unlink(int32_t block);
+    void unhash(int32_t block);
+
+    void append_cached(int32_t block, bool as_oldest);
+    void remove_cached(int32_t block);
+    void evict(int32_t block);
+
+    AlignedArray<Block> blocks_;
+    AlignedArray<int32_t>
+        free_list_;  // a stack: the block freed last is taken first, it may still be in a cache
+    AlignedArray<int32_t> buckets_;      // of full blocks, a power of two
+    AlignedArray<int32_t> roots_;        // newest first block by salt, a power of two
+    std::pmr::vector<int32_t> sources_;  // held for the copies of the pass under way
+    int32_t free_count_;
+    int32_t cached_count_ = 0;
+    int32_t cached_max_;
+    int32_t oldest_ = none;
+    int32_t newest_ = none;
+    uint64_t evictions_ = 0;
+};
+
+// Blocks that so many positions fill.
+constexpr int32_t blocks_of(int32_t positions) {
+    return (positions + limits::kv_block_tokens - 1) / limits::kv_block_tokens;
+}
+
+}  // namespace treadle
