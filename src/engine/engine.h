@@ -146,6 +146,9 @@ public:
     void poll(EventSink& sink, size_t capacity);
     EngineStats stats();
 
+    // Recounts every block; O(everything). For debug builds and tests.
+    bool consistent();
+
     // One thread at a time; BUSY for a second one.
     [[nodiscard]] Status step(const StepParams& params, StepReport* report);
 

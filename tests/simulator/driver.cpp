@@ -13,19 +13,22 @@ public:
     explicit CollectEvents(std::vector<PolledEvent>* out) : out_(out) {}
     bool take(const EventNode& event, std::span<const TokenLogprob> logprobs) override {
         PolledEvent& polled = out_->emplace_back();
-        const Request& request = *event.request;
+        const Sequence& sequence = *event.sequence;
+        const Request& request = *sequence.request;
         polled.request = request.id;
         polled.number = request.params.user_data;
+        polled.sequence = sequence.index;
         polled.kind = event.kind;
         polled.position = event.position;
         polled.token = event.token;
         polled.logprob = event.logprob;
         polled.best.assign(logprobs.begin(), logprobs.begin() + event.logprob_count);
         polled.text.resize(event.text_bytes);
-        request.room.copy_oldest_text(polled.text.data());
+        sequence.room.copy_oldest_text(polled.text.data());
+        polled.last = event.last;
         if (event.kind == EventKind::finished) {
-            polled.reason = request.finish_reason;
-            polled.status = request.failure.status;
+            polled.reason = sequence.finish_reason;
+            if (polled.reason == FinishReason::error) polled.status = request.failure.status;
         }
         return true;
     }
@@ -50,17 +53,27 @@ Driver::Driver(const FakeModelOptions& model, EngineParams params, FakeControl* 
     params_ = engine_->params();
 }
 
+RequestParams Driver::params_of(const Submission& asked) {
+    RequestParams params(&memory_.other);
+    params.sampling = asked.sampling;
+    params.first_sample = asked.first_sample;
+    params.samples = asked.samples;
+    params.generated_tail = asked.generated_tail;
+    params.stop_tokens.assign(asked.stop_tokens.begin(), asked.stop_tokens.end());
+    const std::vector<std::string_view> stops(asked.stop_strings.begin(), asked.stop_strings.end());
+    if (params.stops.build(stops, nullptr) != Status::OK) throw std::runtime_error("bad stop strings");
+    params.ignore_end = asked.ignore_end;
+    params.keep = asked.keep;
+    params.priority = asked.priority;
+    params.deadline_us = asked.deadline_us;
+    params.scope = asked.scope;
+    params.user_data = asked.number;
+    return params;
+}
+
 Status Driver::submit(const Submission& asked, uint64_t* id) {
     try {
-        RequestParams params(&memory_.other);
-        params.sampling = asked.sampling;
-        params.first_sample = asked.first_sample;
-        params.stop_tokens.assign(asked.stop_tokens.begin(), asked.stop_tokens.end());
-        const std::vector<std::string_view> stops(asked.stop_strings.begin(), asked.stop_strings.end());
-        TREADLE_TRY(params.stops.build(stops, nullptr));
-        params.ignore_end = asked.ignore_end;
-        params.keep = asked.keep;
-        params.user_data = asked.number;
+        RequestParams params = params_of(asked);
         std::pmr::vector<int32_t> prompt(asked.prompt.begin(), asked.prompt.end(), &memory_.other);
         return engine_->submit(std::move(params), std::move(prompt), asked.max_tokens, id, nullptr);
     } catch (const std::bad_alloc&) {
@@ -68,12 +81,12 @@ Status Driver::submit(const Submission& asked, uint64_t* id) {
     }
 }
 
-std::vector<int32_t> Driver::tokens(uint64_t id) {
+std::vector<int32_t> Driver::tokens(uint64_t id, int32_t sequence) {
     size_t count = 0;
     std::vector<int32_t> out;
-    if (engine_->sequence_tokens(id, out, &count) != Status::BUFFER_TOO_SMALL) return out;
+    if (engine_->sequence_tokens(id, sequence, out, &count, nullptr) != Status::BUFFER_TOO_SMALL) return out;
     out.resize(count);
-    static_cast<void>(engine_->sequence_tokens(id, out, &count));
+    static_cast<void>(engine_->sequence_tokens(id, sequence, out, &count, nullptr));
     return out;
 }
 

@@ -16,8 +16,13 @@ namespace treadle::test {
 struct Submission {
     std::vector<int32_t> prompt;
     SamplingParams sampling;
-    uint32_t first_sample = 0;
+    uint64_t first_sample = 0;
+    int32_t samples = 1;
+    int32_t generated_tail = 0;
     int32_t max_tokens = 0;  // negative: as many as there is room for
+    Priority priority = Priority::normal;
+    int64_t deadline_us = 0;
+    CacheScope scope;
     bool ignore_end = false;
     bool keep = false;
     std::vector<int32_t> stop_tokens;
@@ -28,6 +33,7 @@ struct Submission {
 struct PolledEvent {
     uint64_t request = 0;
     uint64_t number = 0;
+    int32_t sequence = 0;
     EventKind kind = EventKind::token;
     int32_t position = 0;
     int32_t token = -1;
@@ -36,6 +42,7 @@ struct PolledEvent {
     std::string text;
     FinishReason reason = FinishReason::none;  // of a finish
     Status status = Status::OK;                // of a finish
+    bool last = false;                         // of a finish
 };
 
 class Driver {
@@ -48,10 +55,11 @@ public:
     Status cancel(uint64_t id) { return engine_->cancel(id); }
     Status release(uint64_t id) { return engine_->release(id); }
     Status info(uint64_t id, RequestInfo* out) { return engine_->request_info(id, out); }
-    std::vector<int32_t> tokens(uint64_t id);
+    std::vector<int32_t> tokens(uint64_t id, int32_t sequence);
     Status step(int64_t budget_us, StepReport* report) { return engine_->step({budget_us, 0}, report); }
     void poll(size_t capacity, std::vector<PolledEvent>* out);
     EngineStats stats() { return engine_->stats(); }
+    bool consistent() { return engine_->consistent(); }
     int32_t take_wakes() {
         return std::exchange(wakes_, 0);
     }  // calls of the wake hook since it was asked last
@@ -68,6 +76,8 @@ public:
     Memory* test_memory() { return &model_memory_.other; }
 
 private:
+    RequestParams params_of(const Submission& asked);
+
     TestAllocator model_allocator_;
     MemorySet model_memory_{model_allocator_.hooks()};
     FakeModel model_;

@@ -28,7 +28,7 @@ struct Coverage {
     int64_t cancelled_waiting = 0, cancelled_prompt = 0, cancelled_generating = 0, cancelled_in_pass = 0;
     int64_t released_live = 0, kept = 0, cut_steps = 0, pendings = 0, jumps = 0, room_full = 0,
             overtaken_most = 0;
-    int64_t copies = 0, rows_without_write = 0;
+    int64_t copies = 0, rows_without_write = 0, preemptions = 0, recomputed = 0, cached = 0, evicted = 0;
 
     struct Line {
         const char* name;
@@ -52,20 +52,28 @@ public:
     std::string story() const;  // parameters and the last things that happened
 
 private:
-    struct Live {
-        Submission asked;
-        uint64_t id = 0;
-        int32_t limit = 0;
-        std::optional<SoloSequence> solo;  // as far as events have told
-        bool cancel_asked = false;
-        bool released = false;  // by the host: no event may come
+    struct LiveSequence {
+        explicit LiveSequence(SoloSequence&& run) : solo(std::move(run)) {}
+        SoloSequence solo;      // as far as events have told
         bool told_end = false;  // its final event was polled
-        bool started = false;
         std::optional<std::string> end_text;
         int32_t told_tokens = 0;
         int32_t told_progress = 0;
-        int32_t generated = 0;  // as request_info said after the last step
-        RequestState state = RequestState::waiting;
+    };
+    struct Live {
+        uint64_t number() const { return asked.number; }
+        bool over() const { return state == SequenceState::finished; }
+        Submission asked;
+        uint64_t id = 0;
+        int32_t limit = 0;
+        std::vector<LiveSequence> sequences;
+        bool cancel_asked = false;
+        bool released = false;  // by the host: no event may come
+        bool told_end = false;  // its last event was polled
+        bool started = false;
+        int32_t generated = 0;  // by all its sequences, as request_info said after the last step
+        SequenceState state = SequenceState::waiting;
+        bool paused = false;
         bool waited_for_poll = false;
         int32_t prompt_done = 0;
         int64_t passes_without_token = 0;
@@ -86,6 +94,7 @@ private:
     std::vector<int32_t> make_prompt(int32_t tokens_max);
     void make_stops(Submission* asked);
     bool submit(Submission asked);
+    void begin_alone(Live* live);
     Live* pick(bool (*wanted)(const Live&));
     void act_submit();
     void act_submit_burst();
@@ -109,6 +118,7 @@ private:
     void poll(size_t capacity);
     void drain();
     void tear_down();
+    int32_t turn_passes() const;
 
     // checks.cpp: what must hold.
     [[noreturn]] __attribute__((format(printf, 2, 3))) void fail(const char* format, ...) const;
@@ -119,13 +129,16 @@ private:
     void check_requests();
     void check_request(Live& live, const RequestInfo& info);
     void check_waiting(Live& live, const RequestInfo& info);
-    void check_prompts();
+    void check_first();
     void check_broken();
     void check_event(const PolledEvent& event);
-    void check_token(Live& live, const PolledEvent& event);
-    void check_finish(Live& live, const PolledEvent& event);
+    void check_token(const Live& live, LiveSequence& sequence, const PolledEvent& event);
+    void check_finish(Live& live, LiveSequence& sequence, const PolledEvent& event);
+    void check_reason(const Live& live, LiveSequence& sequence, const PolledEvent& event);
+    void check_tokens(const Live& live, bool whole);
     void check_pool_whole();
     int64_t activity() const;
+    const Live* first_in_rank() const;
 
     void note(const char* what, int64_t a = 0, int64_t b = 0);
     int32_t between(int32_t low, int32_t high) {  // both included
@@ -169,11 +182,12 @@ private:
     bool work_promised_ = false;
     int64_t last_activity_ = 0;
     int64_t idle_steps_ = 0;
-    bool prompt_waits_ = false;  // since before the last step a prompt is under way, and could go on
-    bool prompt_moved_ = false;  // a prompt's token was computed in the last step
-    int64_t passes_without_prompt_ = 0;
-    uint64_t fitting_head_ = 0;  // the first request of the queue, if the last step left room for it
-    int64_t passes_ = 0, tokens_produced_ = 0, submitted_ = 0, drain_passes_left_ = 0;
+    uint64_t first_ = 0;          // number of the first in rank that could go on, after the last step
+    int64_t first_progress_ = 0;  // tokens that it has got, and positions of its prompt
+    int64_t passes_without_progress_ = 0;  // of it
+    int64_t passes_ = 0, tokens_produced_ = 0, tokens_computed_ = 0, submitted_ = 0, preemptions_ = 0;
+    int64_t drain_passes_left_ = 0;
+    bool was_paused_ = false;  // somebody, ever: what was computed may be computed again
     std::array<Note, 64> notes_{};
     size_t noted_ = 0;
 };
