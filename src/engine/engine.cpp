@@ -233,6 +233,11 @@ Status Engine::write_trace(TextSink& sink) {
     return Status::OK;
 }
 
+bool Engine::consistent() {
+    const std::lock_guard lock(table_lock_);
+    return scheduler_.consistent(0);
+}
+
 void Engine::wake_host() {
     if (params_.wake != nullptr && !woken_.exchange(true, std::memory_order_acq_rel))
         params_.wake(params_.wake_user);

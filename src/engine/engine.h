@@ -135,6 +135,9 @@ public:
     size_t metrics_text(std::span<char> out);          // bytes of the text; written only if it fits
     [[nodiscard]] Status write_trace(TextSink& sink);  // as JSON; STOPPED
 
+    // Recounts every block; O(everything). For debug builds and tests.
+    bool consistent();
+
     // One thread at a time; BUSY for a second one.
     [[nodiscard]] Status step(const StepParams& params, StepReport* report);
 
