@@ -165,7 +165,7 @@ void World::act_submit_without_memory() {
     if (broken_ != Status::OK || static_cast<int32_t>(lives_.size()) >= driver_->params().max_requests)
         return;
     const int64_t live_before = driver_->allocator().live();
-    const uint64_t submitted_before = driver_->stats().requests_submitted;
+    const uint64_t submitted_before = driver_->stats().counters.requests_submitted;
     const int64_t live_after_sweep = driver_->allocator().live();
     driver_->allocator().fail_from(between(0, 8 + 8 * asked.samples));
     uint64_t id = 0;
@@ -186,7 +186,7 @@ void World::act_submit_without_memory() {
     if (status != Status::NOMEM) fail("submit without memory says %s", status_name(status));
     coverage_->refused_memory++;
     if (driver_->allocator().live() > std::max(live_before, live_after_sweep)) fail("a refused submit leaks");
-    if (driver_->stats().requests_submitted != submitted_before) fail("a refused submit counts");
+    if (driver_->stats().counters.requests_submitted != submitted_before) fail("a refused submit counts");
 }
 
 void World::act_cancel() {

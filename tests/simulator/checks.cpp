@@ -51,27 +51,31 @@ void World::check_step(int64_t budget_us, int64_t allocations_before, int64_t ju
 }
 
 void World::check_counters() {
-    const EngineStats stats = driver_->stats();
+    const MetricsSnapshot stats = driver_->stats();
     const EngineParams& params = driver_->params();
-    if (stats.kv_blocks_free < 0 || stats.kv_blocks_held < 0 || stats.kv_blocks_cached < 0 ||
-        stats.kv_blocks_free + stats.kv_blocks_held + stats.kv_blocks_cached != params.kv_blocks ||
-        report_.free_blocks != stats.kv_blocks_free + stats.kv_blocks_cached)
-        fail("%d blocks free, %d held, %d cached, %d reported of %d", stats.kv_blocks_free,
-             stats.kv_blocks_held, stats.kv_blocks_cached, report_.free_blocks, params.kv_blocks);
-    if (stats.kv_blocks_cached > (params.prefix_cache ? params.prefix_cache_blocks : 0))
-        fail("%d blocks cached of at most %d", stats.kv_blocks_cached, params.prefix_cache_blocks);
+    if (stats.gauges.blocks_free < 0 || stats.gauges.blocks_held < 0 || stats.gauges.blocks_cached < 0 ||
+        stats.gauges.blocks_free + stats.gauges.blocks_held + stats.gauges.blocks_cached !=
+            params.kv_blocks ||
+        report_.free_blocks != stats.gauges.blocks_free + stats.gauges.blocks_cached)
+        fail("%d blocks free, %d held, %d cached, %d reported of %d", stats.gauges.blocks_free,
+             stats.gauges.blocks_held, stats.gauges.blocks_cached, report_.free_blocks, params.kv_blocks);
+    if (stats.gauges.blocks_cached > (params.prefix_cache ? params.prefix_cache_blocks : 0))
+        fail("%d blocks cached of at most %d", stats.gauges.blocks_cached, params.prefix_cache_blocks);
     if (!driver_->consistent()) fail("the blocks, their references and the running sequences disagree");
-    if (stats.running > params.max_sequences || stats.running != report_.running ||
-        stats.waiting != report_.waiting || stats.paused != report_.paused ||
+    if (stats.gauges.requests_running > params.max_sequences ||
+        stats.gauges.requests_running != report_.running ||
+        stats.gauges.requests_waiting != report_.waiting || stats.gauges.requests_paused != report_.paused ||
         report_.waiting_poll > report_.running)
-        fail("%d sequences run of at most %d", stats.running, params.max_sequences);
-    if (stats.generated_tokens != static_cast<uint64_t>(tokens_produced_) ||
-        stats.passes != static_cast<uint64_t>(passes_) || stats.steps != static_cast<uint64_t>(step_) ||
-        stats.preemptions != static_cast<uint64_t>(preemptions_) ||
-        stats.requests_submitted != static_cast<uint64_t>(submitted_))
+        fail("%d sequences run of at most %d", stats.gauges.requests_running, params.max_sequences);
+    if (stats.counters.generated_tokens != static_cast<uint64_t>(tokens_produced_) ||
+        stats.counters.passes != static_cast<uint64_t>(passes_) ||
+        stats.counters.steps != static_cast<uint64_t>(step_) ||
+        stats.counters.preemptions != static_cast<uint64_t>(preemptions_) ||
+        stats.counters.requests_submitted != static_cast<uint64_t>(submitted_))
         fail("the counters differ from the sums of the reports");
-    if (stats.requests_finished > stats.requests_submitted ||
-        stats.requests_cancelled + stats.requests_failed > stats.requests_finished)
+    if (stats.counters.requests_finished() > stats.counters.requests_submitted ||
+        stats.counters.requests_cancelled() + stats.counters.requests_failed() >
+            stats.counters.requests_finished())
         fail("more requests ended than began");
     if (report_.tokens_computed > int64_t{report_.passes} * params.max_batch_tokens ||
         report_.tokens_computed < report_.passes || report_.tokens_produced > report_.tokens_computed)
@@ -79,12 +83,13 @@ void World::check_counters() {
              report_.tokens_produced);
     if (params.memory_policy == MemoryPolicy::reserve && preemptions_ > 0)
         fail("%lld preemptions where all memory is reserved", static_cast<long long>(preemptions_));
-    if (preemptions_ == 0 && !was_paused_ && stats.recomputed_tokens > 0)
+    if (preemptions_ == 0 && !was_paused_ && stats.counters.recomputed_tokens > 0)
         fail("%llu tokens computed again, and nobody was preempted",
-             static_cast<number_t>(stats.recomputed_tokens));
-    if (stats.recomputed_tokens + stats.prompt_tokens > 2 * static_cast<uint64_t>(tokens_computed_))
+             static_cast<number_t>(stats.counters.recomputed_tokens));
+    if (stats.counters.recomputed_tokens + stats.counters.prompt_tokens_computed >
+        2 * static_cast<uint64_t>(tokens_computed_))
         fail("more tokens of prompts than were computed");
-    if (stats.running == 0) check_pool_whole();
+    if (stats.gauges.requests_running == 0) check_pool_whole();
 }
 
 // A budget is kept up to one tile, and a step that promised work does some.
@@ -249,11 +254,11 @@ void World::check_broken() {
 }
 
 void World::check_pool_whole() {
-    const EngineStats stats = driver_->stats();
-    if (stats.kv_blocks_held != 0 ||
-        stats.kv_blocks_free + stats.kv_blocks_cached != driver_->params().kv_blocks)
-        fail("nothing runs, and %d of %d blocks are free, %d cached, %d held", stats.kv_blocks_free,
-             driver_->params().kv_blocks, stats.kv_blocks_cached, stats.kv_blocks_held);
+    const MetricsSnapshot stats = driver_->stats();
+    if (stats.gauges.blocks_held != 0 ||
+        stats.gauges.blocks_free + stats.gauges.blocks_cached != driver_->params().kv_blocks)
+        fail("nothing runs, and %d of %d blocks are free, %d cached, %d held", stats.gauges.blocks_free,
+             driver_->params().kv_blocks, stats.gauges.blocks_cached, stats.gauges.blocks_held);
 }
 
 }  // namespace treadle::test

@@ -58,7 +58,7 @@ public:
     std::vector<int32_t> tokens(uint64_t id, int32_t sequence);
     Status step(int64_t budget_us, StepReport* report) { return engine_->step({budget_us, 0}, report); }
     void poll(size_t capacity, std::vector<PolledEvent>* out);
-    EngineStats stats() { return engine_->stats(); }
+    MetricsSnapshot stats() { return engine_->stats().figures; }
     bool consistent() { return engine_->consistent(); }
     int32_t take_wakes() {
         return std::exchange(wakes_, 0);

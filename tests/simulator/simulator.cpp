@@ -132,10 +132,10 @@ void World::tear_down() {
         if (driver_->release(live.id) != Status::OK) fail("a kept request can't be released");
     }
     check_pool_whole();
-    const EngineStats stats = driver_->stats();
-    coverage_->recomputed += static_cast<int64_t>(stats.recomputed_tokens);
-    coverage_->cached += static_cast<int64_t>(stats.cached_tokens);
-    coverage_->evicted += static_cast<int64_t>(stats.evicted_blocks);
+    const MetricsSnapshot stats = driver_->stats();
+    coverage_->recomputed += static_cast<int64_t>(stats.counters.recomputed_tokens);
+    coverage_->cached += static_cast<int64_t>(stats.counters.prompt_tokens_cached);
+    coverage_->evicted += static_cast<int64_t>(stats.gauges.blocks_evicted);
     driver_->destroy();
     if (driver_->allocator().live() != 0)
         fail("the engine leaks: %lld allocations", static_cast<long long>(driver_->allocator().live()));
