@@ -44,7 +44,7 @@ bench: ## measure speed beside llama.cpp and print a table (PEER=0 without llama
 bench-serving: ## measure serving: memory, batching, latency, budgets; prints tables (ONLY=waste,budget RUNS=3 STEPS=10000 THREADS=2)
 	@$(tools)/setup.sh test
 	@$(MAKE) --no-print-directory --silent $(configured)
-	@$(call compile,serving_bench)
+	@$(call compile,serving_bench serving_inside)
 	@model=$$(examples/fetch_model.sh) && tests/bench/serving.py $(build) --model "$$model" $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(THREADS),--threads "$(THREADS)") $(if $(RUNS),--runs "$(RUNS)") $(if $(STEPS),--steps "$(STEPS)")
 

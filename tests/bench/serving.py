@@ -4,8 +4,8 @@
     serving.py BUILD_FOLDER --model GGUF [--threads N] [--runs N] [--only waste,batching] [--steps N] [--prompt N] [--json FILE]
     serving.py BUILD_FOLDER --smoke             every scenario on a tiny model in seconds: checks outcomes, no times
 
-Called by 'make bench-serving' and, with --smoke, by run_tests.py. Every line of JSON comes from serving_bench (serving/main.cpp says
-which scenarios there are), a process of its own each. Where two ways are compared, they take turns; a figure is the median of the runs,
+Called by 'make bench-serving' and, with --smoke, by run_tests.py. Every line of JSON comes from a process of its own: serving_bench runs
+scenarios through engine.h, serving_inside those that look inside (serving/main.cpp and inside/main.cpp list them). Where two ways are compared, they take turns; a figure is the median of the runs,
 with the least and the greatest behind it. Figures of memory come from the tiny model, figures of time from the real one.
 """
 import argparse
@@ -17,6 +17,8 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
+import xml.dom.minidom
 
 from bench import load_average, processor, say
 
@@ -70,17 +72,25 @@ class Bench:
         self.answers = []
 
     def ask(self, scenario, model=None, **flags):
-        command = [self.arguments.build / "serving_bench", model or self.arguments.model, scenario]
-        for name, value in {"threads": self.arguments.threads, **flags}.items():
+        model = model or self.arguments.model
+        return self.run(["serving_bench", model, scenario], pathlib.Path(model).name, {"threads": self.arguments.threads, **flags})
+
+    def ask_inside(self, scenario, **flags):
+        return self.run(["serving_inside", scenario], "fake model", flags)
+
+    def run(self, words, model, flags):
+        command = [self.arguments.build / words[0], *words[1:]]
+        for name, value in flags.items():
             if value is not False and value is not None:
                 command += ["--" + name.replace("_", "-")] + ([] if value is True else [value])
         done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(str(word) for word in command)} ended with status {done.returncode}")
         answer = json.loads(done.stdout)
-        self.answers.append({"scenario": scenario, "model": pathlib.Path(model or self.arguments.model).name, "flags": flags,
+        self.answers.append({"scenario": words[-1], "model": model, "flags": {name: str(value) for name, value in flags.items()},
                              "answer": answer})
-        say("  " + " ".join([scenario] + [f"{name} {value}" for name, value in flags.items() if value is not False]))
+        say("  " + " ".join([words[-1]] + [f"{name} {value}" for name, value in flags.items()
+                                           if value is not False and name != "threads"]))
         return answer
 
 
@@ -154,7 +164,7 @@ def budget(bench):
             answer = bench.ask("budget", steps=bench.arguments.steps, budget_us=budget_us, busy=busy)
             name = f"{budget_us // 1000} ms, {'every core busy' if busy else 'idle machine'}"
             rows.append(Row(f"{name}: overshoot p99", [1e3 * answer["overshoot_p99_ms"]], " us", most=500))
-            if busy and answer["run_queue_known"]:
+            if answer["run_queue_known"]:
                 rows.append(Row(f"{name}: without the waits for a core, p99", [1e3 * answer["own_overshoot_p99_ms"]], " us", most=500))
             rows.append(Row(f"{name}: p50", [1e3 * answer["overshoot_p50_ms"]], " us"))
             rows.append(Row(f"{name}: greatest", [1e3 * answer["overshoot_max_ms"]], " us"))
@@ -179,7 +189,64 @@ def pressure(bench):
     return f"{first['conversations']} conversations of two turns in a pool that holds {first['pool_holds']}", rows
 
 
-SCENARIOS = {"waste": waste, "pressure": pressure, "batching": batching, "bulk": bulk, "budget": budget}
+def long_prompt(bench):
+    prompt = bench.arguments.prompt
+    hosts = {"": {}, "4 ms of every 16.7: ": {"budget_us": 4000, "frame_us": 16700}}
+    rows = []
+    for host, rhythm in hosts.items():
+        for way, flags in (("chunks of 512 at most", {}), ("chunking off", {"batch_tokens": prompt + 64})):
+            answer = bench.ask("long_prompt", prompt=prompt, **rhythm, **flags)
+            rows += [Row(f"{host}{way}: undisturbed ITL", [answer["quiet_itl_ms"]], " ms"),
+                     Row(f"{host}{way}: ITL p50", [answer["itl_p50_ms"]], " ms"),
+                     Row(f"{host}{way}: ITL p99", [answer["itl_p99_ms"]], " ms"),
+                     Row(f"{host}{way}: TTFT of the long prompt", [answer["ttft_s"]], " s")]
+    return f"A prompt of {prompt} tokens among 8 running chats", rows
+
+
+def overhead(bench):
+    rows = []
+    steps = [bench.ask_inside("step") for _ in range(bench.runs)]
+    sampled = [bench.ask_inside("step", temperature=1) for _ in range(bench.runs)]
+    queue, lookup, intake = (bench.ask_inside(name) for name in ("queue", "lookup", "intake"))
+    rows = [Row(f"a step of {steps[0]['running']} sequences, greedy", column(steps, "step_p50_us"), " us", most=20),
+            Row("the same, sampled from 97 tokens", column(sampled, "step_p50_us"), " us"),
+            Row("a poll of their tokens", column(steps, "poll_us"), " us"),
+            Row("allocations in all steps", [sum(column(steps + sampled, "allocations"))], most=0),
+            Row(f"lookup of a prompt of {lookup['tokens']} tokens in the prefix cache", [lookup["lookup_p50_us"]], " us", most=50)]
+    for name, words in (("no_place", "for a place in the batch"), ("no_blocks", "for blocks")):
+        rows.append(Row(f"a step while {queue['many']} requests wait {words}, times one while {queue['few']} do",
+                        [queue[name + "_ratio"]], most=1.1))
+    rows.append(Row(f"latest end of a step of {intake['budget_us'] / 1000:g} ms that finds {intake['queued']} submissions",
+                    [intake["overshoot_max_us"]], " us"))
+    rows.append(Row("the same without waits for a core", [intake["own_overshoot_max_us"]], " us", most=500))
+    return "What the engine costs beside the model (a fake model that computes nothing), medians of steps", rows
+
+
+def pictures(bench):
+    """Draws from runs of its own: passes are counted, not timed, so the pictures are the same on every machine."""
+    folder = bench.arguments.pictures
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        files = [pathlib.Path(scratch) / name for name in ("static.json", "continuous.json", "contiguous.json", "paged.json")]
+        timelines = [bench.ask("timeline", TINY, static=static, trace=file) for file, static in zip(files, (True, False))]
+        draw("draw_timeline.py", files[:2], folder / "timeline.svg")
+        blocks = bench.ask_inside("blocks")
+        for file, panel in zip(files[2:], ("contiguous", "paged")):
+            file.write_text(json.dumps(blocks.pop(panel)))
+        draw("draw_blocks.py", files[2:], folder / "blocks.svg")
+    return f"Pictures in {folder}", [
+        Row("eight requests over four slots, fixed batch: passes", [timelines[0]["passes"]]),
+        Row("eight requests over four slots, continuous: passes", [timelines[1]["passes"]]),
+        Row("conversations at once in 32 blocks, 8 reserved for each (mean)", [blocks["contiguous_running_mean"]]),
+        Row("conversations at once in 32 blocks, paged (mean)", [blocks["paged_running_mean"]])]
+
+
+def draw(tool, inputs, output):
+    subprocess.run([sys.executable, str(HERE / tool), *map(str, inputs), "-o", str(output)], check=True)
+
+
+SCENARIOS = {"waste": waste, "pressure": pressure, "overhead": overhead, "batching": batching, "long_prompt": long_prompt,
+             "bulk": bulk, "budget": budget, "pictures": pictures}
 
 
 def measure(arguments):
@@ -258,12 +325,31 @@ def smoke(arguments):
         hold(bench.ask("throughput", turns=1, turn_s=0.02)["kept_share"] > 0, "no tokens")
         return "long_prompt, bulk, budget, throughput"
 
+    def overhead_allocates_nothing():
+        answer = bench.ask_inside("step", steps=100)
+        hold(answer["allocations"] == 0, answer)
+        for name, flags in (("queue", {"steps": 5, "queued": 300}), ("intake", {"queued": 300, "steps": 3}), ("lookup", {"repeats": 5})):
+            bench.ask_inside(name, **flags)
+        return "step, queue, intake, lookup"
+
+    def pictures_are_drawn():
+        with tempfile.TemporaryDirectory() as folder:
+            arguments.pictures = pathlib.Path(folder)
+            rows = pictures(bench)[1]
+            for name in ("timeline.svg", "blocks.svg"):
+                xml.dom.minidom.parse(str(arguments.pictures / name))
+        fixed, continuous, contiguous, paged = (row.value() for row in rows)
+        hold(continuous < fixed and contiguous < paged, [fixed, continuous, contiguous, paged])
+        return f"{fixed} and {continuous} passes, {contiguous:.1f} and {paged:.1f} conversations"
+
     check("few positions of held blocks are empty", few_blocks_are_empty)
     check("samples share their prompt's blocks", samples_share)
     check("a fixed batch and continuous batching give equal tokens", batching_changes_no_token)
     check("many conversations in a small pool equal those alone", crowd_equals_alone)
     check("requests one by one leave the pool as it was", pool_stays_whole)
     check("the scenarios about time run", others_run)
+    check("steps allocate nothing", overhead_allocates_nothing)
+    check("pictures are drawn", pictures_are_drawn)
     return 1 if failures else 0
 
 
@@ -277,6 +363,7 @@ def main():
     parser.add_argument("--requests", type=int, default=40, help="of the bench of bulk work")
     parser.add_argument("--prompt", type=int, default=8000, help="tokens of the long prompt")
     parser.add_argument("--only", help=f"these, comma-separated: {', '.join(SCENARIOS)}")
+    parser.add_argument("--pictures", type=pathlib.Path, default=ROOT / "build" / "pictures", help="folder for the SVGs")
     parser.add_argument("--json", type=pathlib.Path, default=ROOT / "build" / "serving.json")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()

@@ -36,24 +36,17 @@ std::vector<Arrival> arrivals(const LoadedModel& model, const Flags& flags) {
     return all;
 }
 
-}  // namespace
+// Waits for nobody: whoever has arrived is submitted when `fixed` lets them, until all have their answers.
+struct Played {
+    int64_t passes = 0;
+    int64_t busy_slots = 0;  // summed over the passes
+    double whole_s = 0;
+};
 
-Json run_batching(const LoadedModel& model, const Flags& flags) {
-    const bool fixed = flags.has("static");
-    const int32_t slots = flags.integer("slots", 8);
-    const std::vector<Arrival> work = arrivals(model, flags);
-    engine_params params = default_params();
-    params.max_sequences = slots;
-    params.max_requests = static_cast<int32_t>(work.size());
-    params.kv_blocks = 0;
-    for (const Arrival& arrival : work)
-        params.kv_blocks +=
-            (static_cast<int32_t>(arrival.ask.prompt.size()) + arrival.ask.max_tokens) / block_tokens + 1;
-    Host host(model.handle(), params);
-
+Played play(Host& host, const std::vector<Arrival>& work, int32_t slots, bool fixed) {
+    Played played;
     const double begin = now_s();
     size_t submitted = 0;
-    int64_t passes = 0, sequences = 0;
     while (submitted < work.size() || !host.live().empty()) {
         const bool batch_ended = host.live().empty();
         while (submitted < work.size() && begin + work[submitted].at_s <= now_s() &&
@@ -67,10 +60,32 @@ Json run_batching(const LoadedModel& model, const Flags& flags) {
             continue;
         }
         const auto before = static_cast<int64_t>(host.live().size());
-        passes += host.step().passes;
-        sequences += std::min<int64_t>(before, slots);
+        played.passes += host.step().passes;
+        played.busy_slots += std::min<int64_t>(before, slots);
     }
-    const double whole_s = now_s() - begin;
+    played.whole_s = now_s() - begin;
+    return played;
+}
+
+engine_params params_for(const std::vector<Arrival>& work, int32_t slots) {
+    engine_params params = default_params();
+    params.max_sequences = slots;
+    params.max_requests = static_cast<int32_t>(work.size());
+    params.kv_blocks = 0;
+    for (const Arrival& arrival : work)
+        params.kv_blocks +=
+            (static_cast<int32_t>(arrival.ask.prompt.size()) + arrival.ask.max_tokens) / block_tokens + 1;
+    return params;
+}
+
+}  // namespace
+
+Json run_batching(const LoadedModel& model, const Flags& flags) {
+    const bool fixed = flags.has("static");
+    const int32_t slots = flags.integer("slots", 8);
+    const std::vector<Arrival> work = arrivals(model, flags);
+    Host host(model.handle(), params_for(work, slots));
+    const Played played = play(host, work, slots, fixed);
 
     std::vector<double> first, gaps, done;
     double tokens = 0;
@@ -85,12 +100,38 @@ Json run_batching(const LoadedModel& model, const Flags& flags) {
     Json json;
     json.add("requests", static_cast<uint64_t>(work.size()))
         .add("slots", slots)
-        .add("passes", static_cast<double>(passes));
-    json.add("new_tokens", tokens).add("whole_s", whole_s).add("tokens_per_s", tokens / whole_s);
-    json.add("slots_busy_share", static_cast<double>(sequences) / static_cast<double>(passes * slots));
+        .add("passes", static_cast<double>(played.passes));
+    json.add("new_tokens", tokens)
+        .add("whole_s", played.whole_s)
+        .add("tokens_per_s", tokens / played.whole_s);
+    json.add("slots_busy_share",
+             static_cast<double>(played.busy_slots) / static_cast<double>(played.passes * slots));
     json.percentiles("ttft", first).percentiles("itl", gaps).percentiles("done", done);
     json.hash("hash", hash);
     return json;
+}
+
+// Eight requests over four slots, for the picture: --trace FILE is what draw_timeline.py draws.
+Json run_timeline(const LoadedModel& model, const Flags& flags) {
+    constexpr int32_t slots = 4;
+    constexpr int32_t answers[] = {10, 5, 30, 8, 12, 26, 6, 9};
+    std::vector<Arrival> work;
+    test::Random random(1);
+    for (const int32_t answer : answers) {
+        Ask ask;
+        ask.prompt = random_prompt(random, 24, model.vocabulary());
+        ask.max_tokens = answer;
+        work.push_back({0, std::move(ask)});
+    }
+    engine_params params = params_for(work, slots);
+    params.trace_events = 1 << 12;
+    Host host(model.handle(), params);
+    const Played played = play(host, work, slots, flags.has("static"));
+    if (flags.has("trace")) host.write_trace(flags.text("trace", ""));
+    Json json;
+    json.add("passes", static_cast<double>(played.passes));
+    return json.add("idle_share",
+                    1 - static_cast<double>(played.busy_slots) / static_cast<double>(played.passes * slots));
 }
 
 }  // namespace treadle::bench

@@ -3,43 +3,15 @@
 // A step may end late for two reasons: the engine did not look at the clock in time, or the operating system gave the host's
 // thread no core. The second is counted by the kernel itself (the thread's wait on the run queue), so both figures are printed:
 // the whole overshoot, and the engine's own.
-#include <fcntl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <thread>
 
+#include "run_queue.h"
 #include "workload.h"
 
 namespace treadle::bench {
 namespace {
-
-// How long this thread has waited for a core although it wanted to run; Linux counts it in /proc.
-class RunQueueWait {
-public:
-    RunQueueWait() : file_(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
-    ~RunQueueWait() {
-        if (file_ >= 0) close(file_);
-    }
-    RunQueueWait(const RunQueueWait&) = delete;
-    RunQueueWait& operator=(const RunQueueWait&) = delete;
-
-    bool known() const { return file_ >= 0; }
-    double seconds() const {
-        char text[96] = {};
-        if (file_ < 0 || pread(file_, text, sizeof text - 1, 0) <= 0) return 0;
-        char* end = nullptr;
-        std::strtoull(text, &end, 10);  // the time it ran
-        return static_cast<double>(std::strtoull(end, nullptr, 10)) * 1e-9;
-    }
-
-private:
-    int file_;
-};
 
 // Threads of normal priority that keep as many cores busy as there are.
 class BusyMachine {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 
 namespace treadle::bench {
@@ -20,7 +21,7 @@ void sleep_until(double time_s) {
 }
 
 void give_up(const std::string& why) {
-    std::fprintf(stderr, "serving_bench: %s\n", why.c_str());
+    std::fprintf(stderr, "serving bench: %s\n", why.c_str());
     std::exit(1);
 }
 
@@ -170,6 +171,20 @@ std::vector<int32_t> Host::sequence_tokens(size_t answer, int32_t sequence) {
         engine_sequence_tokens(engine_, answers_[answer].id, sequence, tokens.data(), tokens.size(), &count));
     tokens.resize(count);
     return tokens;
+}
+
+void Host::write_trace(const std::string& path) {
+    std::ofstream file(path, std::ios::binary);
+    const Checked check;
+    check(engine_trace_write(
+        engine_,
+        [](void* user, const void* bytes, size_t size) -> int32_t {
+            auto& out = *static_cast<std::ofstream*>(user);
+            return out.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size)) ? 0 : 1;
+        },
+        &file));
+    file.close();
+    if (!file) give_up(path + " cannot be written");
 }
 
 }  // namespace treadle::bench

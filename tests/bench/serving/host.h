@@ -86,8 +86,8 @@ public:
     engine_stats stats();
     engine_request_info info(size_t answer);
     std::vector<int32_t> sequence_tokens(size_t answer, int32_t sequence);
-    engine* handle() { return engine_; }
-    double step_s() const { return step_s_; }  // wall time of the last engine_step alone
+    void write_trace(const std::string& path);  // as far as engine_params.trace_events reaches
+    double step_s() const { return step_s_; }   // wall time of the last engine_step alone
 
 private:
     engine_status enter(const Ask& ask, engine_error* error);

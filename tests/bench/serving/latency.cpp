@@ -27,8 +27,8 @@ struct Rhythm {
 // Conversations that all generate, with room for a long prompt beside them.
 class RunningChats {
 public:
-    RunningChats(const LoadedModel& model, const Flags& flags, int64_t target_us)
-        : sequences_(flags.integer("sequences", 8)), host_(model.handle(), params(flags, target_us)) {
+    RunningChats(const LoadedModel& model, const Flags& flags)
+        : sequences_(flags.integer("sequences", 8)), host_(model.handle(), params(flags)) {
         for (int32_t i = 0; i < sequences_; i++) {
             Ask ask;
             ask.prompt = random_prompt(random_, chat_prompt, model.vocabulary());
@@ -52,7 +52,7 @@ public:
     }
 
 private:
-    engine_params params(const Flags& flags, int64_t /*target_us*/) const {
+    engine_params params(const Flags& flags) const {
         engine_params params = default_params();
         params.max_sequences = sequences_ + 1;
         params.max_batch_tokens = flags.integer("batch-tokens", params.max_batch_tokens);
@@ -68,7 +68,7 @@ private:
 
 // Median time between tokens while nothing else happens.
 double quiet_itl_s(const LoadedModel& model, const Flags& flags, Rhythm& rhythm, size_t tokens) {
-    RunningChats chats(model, flags, 0);
+    RunningChats chats(model, flags);
     chats.run_until_tokens(rhythm, 4);
     const double begin = now_s();
     chats.run_until_tokens(rhythm, 4 + tokens);
@@ -77,16 +77,14 @@ double quiet_itl_s(const LoadedModel& model, const Flags& flags, Rhythm& rhythm,
 
 }  // namespace
 
-// --target-times X: the engine's latency target is X times the undisturbed time between tokens, measured first.
+// The undisturbed time between tokens is measured first, in an engine of its own.
 Json run_long_prompt(const LoadedModel& model, const Flags& flags) {
     const int32_t prompt = flags.integer("prompt", 8000);
-    const double times = flags.number("target-times", 0);
     const auto quiet_tokens = static_cast<size_t>(flags.integer("quiet", 32));
     Rhythm rhythm(flags);
     const double quiet_s = quiet_itl_s(model, flags, rhythm, quiet_tokens);
-    const double target_s = times * quiet_s;
 
-    RunningChats chats(model, flags, std::llround(target_s * 1e6));
+    RunningChats chats(model, flags);
     chats.run_until_tokens(rhythm, 4);
     Ask ask;
     ask.prompt = random_prompt(chats.random(), prompt, model.vocabulary());
@@ -97,9 +95,8 @@ Json run_long_prompt(const LoadedModel& model, const Flags& flags) {
     const double end = now_s();
     const std::vector<double> gaps = chats.gaps(begin, end);
     Json json;
-    json.add("prompt", prompt).add("quiet_itl_ms", quiet_s * 1e3).add("target_ms", target_s * 1e3);
+    json.add("prompt", prompt).add("quiet_itl_ms", quiet_s * 1e3);
     json.percentiles("itl", gaps).add("gaps", static_cast<uint64_t>(gaps.size()));
-    if (target_s > 0) json.add("itl_p99_of_target", percentile(gaps, 0.99) / target_s);
     json.add("ttft_s", chats.host().answers()[answer].first_token_s());
     json.add("prompt_tokens_per_s", prompt / chats.host().answers()[answer].first_token_s());
     return json;

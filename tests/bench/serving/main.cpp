@@ -7,7 +7,8 @@
 //     samples      [--samples N --prompt N --new N]          blocks that n samples of one prompt hold, against copies
 //     batching     [--static --requests N --slots N --scale X --rate X]
 //                                                            continuous batching, or the classic fixed batch
-//     long_prompt  [--prompt N --sequences N --target-times X --batch-tokens N --budget-us N --frame-us N]
+//     timeline     [--static --trace FILE]                   eight unequal requests over four slots, for the picture
+//     long_prompt  [--prompt N --sequences N --batch-tokens N --budget-us N --frame-us N]
 //                                                            a long prompt among running chats
 //     bulk         [--requests N --rate X --bulk N --slots N]   interactive requests, with bulk work behind them or without
 //     budget       [--budget-us N --steps N --sequences N --busy --frame-us N]   how late steps end
@@ -32,6 +33,7 @@ constexpr Scenario scenarios[] = {
     {"waste", run_waste},       {"samples", run_samples},         {"batching", run_batching},
     {"bulk", run_bulk},         {"long_prompt", run_long_prompt}, {"budget", run_budget},
     {"pressure", run_pressure}, {"throughput", run_throughput},   {"sequential", run_sequential},
+    {"timeline", run_timeline},
 };
 
 }  // namespace

@@ -96,6 +96,7 @@ private:
 Json run_waste(const LoadedModel& model, const Flags& flags);
 Json run_samples(const LoadedModel& model, const Flags& flags);
 Json run_batching(const LoadedModel& model, const Flags& flags);
+Json run_timeline(const LoadedModel& model, const Flags& flags);
 Json run_long_prompt(const LoadedModel& model, const Flags& flags);
 Json run_bulk(const LoadedModel& model, const Flags& flags);
 Json run_budget(const LoadedModel& model, const Flags& flags);
