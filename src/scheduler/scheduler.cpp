@@ -87,6 +87,8 @@ void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
 
 // Bulk has the passes in which nothing else is computed, and rows that hardly make a pass longer.
 void Scheduler::plan_background(StepPlan* plan) {
+    const bool none_runs = !unordered_ && (running_.empty() || !background.holds(*running_.back()));
+    if (none_runs && waiting_[static_cast<size_t>(Priority::bulk)].empty()) return;
     if (!plan->rows.empty()) {
         if (!cost_.ready()) return;
         const int64_t base_ns = cost_.predict_high_ns(plan->shape);

@@ -27,8 +27,8 @@ struct Rhythm {
 // Conversations that all generate, with room for a long prompt beside them.
 class RunningChats {
 public:
-    RunningChats(const LoadedModel& model, const Flags& flags)
-        : sequences_(flags.integer("sequences", 8)), host_(model.handle(), params(flags)) {
+    RunningChats(const LoadedModel& model, const Flags& flags, int64_t itl_target_us)
+        : sequences_(flags.integer("sequences", 8)), host_(model.handle(), params(flags, itl_target_us)) {
         for (int32_t i = 0; i < sequences_; i++) {
             Ask ask;
             ask.prompt = random_prompt(random_, chat_prompt, model.vocabulary());
@@ -52,8 +52,9 @@ public:
     }
 
 private:
-    engine_params params(const Flags& flags) const {
+    engine_params params(const Flags& flags, int64_t itl_target_us) const {
         engine_params params = default_params();
+        params.itl_target_us = itl_target_us;
         params.max_sequences = sequences_ + 1;
         params.max_batch_tokens = flags.integer("batch-tokens", params.max_batch_tokens);
         params.kv_blocks = sequences_ * ((chat_prompt + chat_tokens_max) / block_tokens + 1) +
@@ -68,24 +69,34 @@ private:
 
 // Median time between tokens while nothing else happens.
 double quiet_itl_s(const LoadedModel& model, const Flags& flags, Rhythm& rhythm, size_t tokens) {
-    RunningChats chats(model, flags);
+    RunningChats chats(model, flags, 0);
     chats.run_until_tokens(rhythm, 4);
     const double begin = now_s();
     chats.run_until_tokens(rhythm, 4 + tokens);
     return percentile(chats.gaps(begin, now_s()), 0.5);
 }
 
+// What the engine has learned about its passes, and what it thinks the host gives of the time.
+void add_cost(Json& json, const engine_stats& stats) {
+    json.add("cost_pass_us", stats.cost_pass_us).add("cost_row_us", stats.cost_row_us);
+    json.add("cost_token_us", stats.cost_token_us)
+        .add("cost_token_context_us", stats.cost_token_context_us);
+    json.add("cost_error", stats.cost_error).add("host_share", stats.host_share);
+}
+
 }  // namespace
 
-// The undisturbed time between tokens is measured first, in an engine of its own.
+// The undisturbed time between tokens is measured first, in an engine of its own; --target-times X asks for at most X times that.
 Json run_long_prompt(const LoadedModel& model, const Flags& flags) {
     const int32_t prompt = flags.integer("prompt", 8000);
     const auto quiet_tokens = static_cast<size_t>(flags.integer("quiet", 32));
     Rhythm rhythm(flags);
     const double quiet_s = quiet_itl_s(model, flags, rhythm, quiet_tokens);
+    const double target_s = flags.number("target-times", 0) * quiet_s;
 
-    RunningChats chats(model, flags);
-    chats.run_until_tokens(rhythm, 4);
+    RunningChats chats(model, flags, static_cast<int64_t>(target_s * 1e6));
+    chats.run_until_tokens(rhythm, 4 + quiet_tokens);
+    const engine_stats before = chats.host().stats();
     Ask ask;
     ask.prompt = random_prompt(chats.random(), prompt, model.vocabulary());
     ask.max_tokens = 1;
@@ -94,8 +105,12 @@ Json run_long_prompt(const LoadedModel& model, const Flags& flags) {
     while (!chats.host().answers()[answer].finished) rhythm.step(chats.host());
     const double end = now_s();
     const std::vector<double> gaps = chats.gaps(begin, end);
+    const engine_stats after = chats.host().stats();
     Json json;
-    json.add("prompt", prompt).add("quiet_itl_ms", quiet_s * 1e3);
+    json.add("prompt", prompt).add("quiet_itl_ms", quiet_s * 1e3).add("target_ms", target_s * 1e3);
+    if (target_s > 0) json.add("p99_of_target", percentile(gaps, 0.99) / target_s);
+    json.add("prompt_tokens_per_pass", prompt / static_cast<double>(after.passes - before.passes));
+    add_cost(json, after);
     json.percentiles("itl", gaps).add("gaps", static_cast<uint64_t>(gaps.size()));
     json.add("ttft_s", chats.host().answers()[answer].first_token_s());
     json.add("prompt_tokens_per_s", prompt / chats.host().answers()[answer].first_token_s());

@@ -8,8 +8,9 @@
 //     batching     [--static --requests N --slots N --scale X --rate X]
 //                                                            continuous batching, or the classic fixed batch
 //     timeline     [--static --trace FILE]                   eight unequal requests over four slots, for the picture
-//     long_prompt  [--prompt N --sequences N --batch-tokens N --budget-us N --frame-us N]
-//                                                            a long prompt among running chats
+//     long_prompt  [--prompt N --sequences N --target-times X --batch-tokens N --budget-us N --frame-us N]
+//                                                            a long prompt among running chats; the target for the time
+//                                                            between their tokens is X times the undisturbed one (0: none)
 //     bulk         [--requests N --rate X --bulk N --slots N]   interactive requests, with bulk work behind them or without
 //     budget       [--budget-us N --steps N --sequences N --busy --frame-us N]   how late steps end
 //     throughput   [--budget-us N --turns N --turn-s X]      tokens per second with a budget and without
