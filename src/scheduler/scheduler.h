@@ -108,6 +108,7 @@ private:
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
     bool has_time(const StepPlan& plan, const Sequence& sequence) const;
+    bool expects_time(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     bool batch_fits(const Sequence& more) const;
     int32_t affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     bool waits_for_producer(const Sequence& sequence);

@@ -120,21 +120,23 @@ def waste(bench):
 
 
 def batching(bench):
-    ways = {"fixed": [], "continuous": []}
+    flags = {"fixed": {"static": True}, "continuous": {}, "continuous, 100 ms between tokens asked": {"itl_target_us": 100000}}
+    ways = {way: [] for way in flags}
     for _ in range(bench.runs):
         for way, answers in ways.items():
-            answers.append(bench.ask("batching", static=way == "fixed"))
+            answers.append(bench.ask("batching", **flags[way]))
     if len({answer["hash"] for answers in ways.values() for answer in answers}) != 1:
         raise RuntimeError("the fixed batch and continuous batching gave different tokens")
     ratios = [b["tokens_per_s"] / a["tokens_per_s"] for a, b in zip(ways["fixed"], ways["continuous"])]
-    rows = [Row("continuous, times the fixed batch's tokens/s", ratios), ]
+    rows = [Row("continuous, times the fixed batch's tokens/s", ratios)]
     for way, answers in ways.items():
         rows += [Row(f"{way}: tokens/s", column(answers, "tokens_per_s")),
                  Row(f"{way}: slots busy", percent(answers, "slots_busy_share"), "%")]
         rows += [Row(f"{way}: {name} {rank}", column(answers, f"{key}_{rank}_ms"), " ms")
                  for key, name in (("ttft", "TTFT"), ("itl", "ITL")) for rank in ("p50", "p99")]
     first = ways["fixed"][0]
-    return f"Continuous batching against a fixed batch: {first['requests']} requests at once over {first['slots']} slots, equal tokens", rows
+    return (f"Continuous batching against a fixed batch: {first['requests']} requests at once over {first['slots']} slots, lengths a quarter of "
+            "those of chat logs, equal tokens", rows)
 
 
 def bulk(bench):
@@ -146,6 +148,8 @@ def bulk(bench):
         for number, answers in ways.items():
             answers.append(bench.ask("bulk", requests=bench.arguments.requests, rate=f"{rate:.3f}", bulk=number, seed=seed))
     without, with_bulk = ways.values()
+    only = bench.ask("bulk", requests=0, bulk=200)["bulk_computed_per_s"]
+    filled = [100 * b["bulk_computed_per_s"] / (only * (1 - a["busy_share"])) for a, b in zip(without, with_bulk)]
     ratios = [b["itl_p99_ms"] / a["itl_p99_ms"] for a, b in zip(without, with_bulk)]
     return f"Bulk work behind interactive requests that come {rate:.1f} a second", [
         Row("interactive ITL p99 with bulk, times that without", ratios, most=1.15),
@@ -154,7 +158,10 @@ def bulk(bench):
         Row("interactive TTFT p99 without bulk", column(without, "ttft_p99_ms"), " ms"),
         Row("interactive TTFT p99 with bulk", column(with_bulk, "ttft_p99_ms"), " ms"),
         Row("interactive tokens/s", column(with_bulk, "interactive_tokens_per_s")),
-        Row("bulk tokens/s in what was idle", column(with_bulk, "bulk_tokens_per_s"))]
+        Row("idle without bulk, of the time", [100 * (1 - answer["busy_share"]) for answer in without], "%"),
+        Row("bulk tokens/s with interactive requests, prompts among them", column(with_bulk, "bulk_computed_per_s")),
+        Row("the same alone", [only]),
+        Row("bulk work done, of what fits into the idle time", filled, "%")]
 
 
 def budget(bench):
@@ -192,14 +199,23 @@ def pressure(bench):
 def long_prompt(bench):
     prompt = bench.arguments.prompt
     hosts = {"": {}, "4 ms of every 16.7: ": {"budget_us": 4000, "frame_us": 16700}}
+    ways = {"no target, chunks of 512 at most": {}, "chunking off": {"batch_tokens": prompt + 64}}
+    for times in (2.5, 4, 8):
+        ways[f"target {times:g} times that"] = {"target_times": times}
     rows = []
     for host, rhythm in hosts.items():
-        for way, flags in (("chunks of 512 at most", {}), ("chunking off", {"batch_tokens": prompt + 64})):
+        quiet = len(rows)
+        undisturbed = []
+        for way, flags in ways.items():
             answer = bench.ask("long_prompt", prompt=prompt, **rhythm, **flags)
-            rows += [Row(f"{host}{way}: undisturbed ITL", [answer["quiet_itl_ms"]], " ms"),
-                     Row(f"{host}{way}: ITL p50", [answer["itl_p50_ms"]], " ms"),
+            undisturbed.append(answer["quiet_itl_ms"])
+            if "target_ms" in answer:
+                rows.append(Row(f"{host}{way}: ITL p99, of the target" + ("" if answer["tile_fits"] else " (no tile fits)"),
+                                [answer["p99_of_target"]], most=1.15 if answer["tile_fits"] else None))
+            rows += [Row(f"{host}{way}: ITL p50", [answer["itl_p50_ms"]], " ms"),
                      Row(f"{host}{way}: ITL p99", [answer["itl_p99_ms"]], " ms"),
                      Row(f"{host}{way}: TTFT of the long prompt", [answer["ttft_s"]], " s")]
+        rows.insert(quiet, Row(f"{host}undisturbed ITL", undisturbed, " ms"))
     return f"A prompt of {prompt} tokens among 8 running chats", rows
 
 

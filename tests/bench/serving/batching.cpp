@@ -84,7 +84,9 @@ Json run_batching(const LoadedModel& model, const Flags& flags) {
     const bool fixed = flags.has("static");
     const int32_t slots = flags.integer("slots", 8);
     const std::vector<Arrival> work = arrivals(model, flags);
-    Host host(model.handle(), params_for(work, slots));
+    engine_params params = params_for(work, slots);
+    params.itl_target_us = flags.integer("itl-target-us", 0);
+    Host host(model.handle(), params);
     const Played played = play(host, work, slots, fixed);
 
     std::vector<double> first, gaps, done;

@@ -5,13 +5,14 @@
 //
 //     waste        [--requests N --running N --seed N]       empty positions of held blocks, on lengths as in chat logs
 //     samples      [--samples N --prompt N --new N]          blocks that n samples of one prompt hold, against copies
-//     batching     [--static --requests N --slots N --scale X --rate X]
+//     batching     [--static --requests N --slots N --scale X --rate X --itl-target-us N]
 //                                                            continuous batching, or the classic fixed batch
 //     timeline     [--static --trace FILE]                   eight unequal requests over four slots, for the picture
 //     long_prompt  [--prompt N --sequences N --target-times X --batch-tokens N --budget-us N --frame-us N]
 //                                                            a long prompt among running chats; the target for the time
 //                                                            between their tokens is X times the undisturbed one (0: none)
-//     bulk         [--requests N --rate X --bulk N --slots N]   interactive requests, with bulk work behind them or without
+//     bulk         [--requests N --rate X --bulk N --slots N]   interactive requests, with bulk work behind them or without;
+//                                                            --requests 0 --seconds X: bulk work alone
 //     budget       [--budget-us N --steps N --sequences N --busy --frame-us N]   how late steps end
 //     throughput   [--budget-us N --turns N --turn-s X]      tokens per second with a budget and without
 //     pressure     [--conversations N --fits N --running N --scale N]   far more conversations than the pool holds
