@@ -182,7 +182,9 @@ int32_t Scheduler::affordable(const StepPlan& plan, const Sequence& sequence, in
     const int32_t tile = std::min(count, tile_tokens);
     int32_t most = cost_.largest_chunk(plan.shape, sequence.next_position(), count, limit_ns_);
     if (most < count) most -= most % tile_tokens;
-    if (most == 0 && !is_bulk && expects_time(plan, sequence, tile)) most = tile;
+    // Far into a long prompt a tile's attention may take too long, where a few tokens' does not.
+    for (int32_t piece = tile; most == 0 && piece > 0 && !is_bulk; piece /= 2)
+        if (expects_time(plan, sequence, piece)) most = piece;
     const bool only_decodes = plan.decodes == static_cast<int32_t>(plan.rows.size());
     const bool must_go_on =
         is_bulk ? plan.rows.empty() : only_decodes && passes_without_prompt_ >= passes_without_prompt_max;
