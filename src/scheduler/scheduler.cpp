@@ -17,6 +17,7 @@ constexpr int32_t lookups_max = 8;
 // at least, however long that takes.
 constexpr int32_t tile_tokens = 8;
 constexpr int32_t passes_without_prompt_max = 7;
+constexpr int32_t batch_growth = 2;
 // Bulk rows beside others make a pass longer by a tenth at most.
 constexpr int64_t bulk_share = 10;
 
@@ -73,6 +74,7 @@ void Scheduler::reprioritize(Sequence* sequence) {
 // ---- The plan
 
 void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
+    last_decodes_ = plan->decodes;
     plan->clear();
     preempted_ = false;
     if (unordered_) order_running();
@@ -244,14 +246,16 @@ bool Scheduler::has_slot(const Sequence& sequence) const {
     return running() < params_.max_sequences || victim_for(sequence, true) != nullptr;
 }
 
-// Whether a pass still has time for a token of each when one more runs; less urgent ones don't count.
+// Whether a pass still has time for a token of each when one more runs; less urgent ones don't count. From pass to pass a batch
+// doubles at most, so that what its rows cost is learned on the way.
 bool Scheduler::batch_fits(const Sequence& more) const {
-    if (limit_ns_ == INT64_MAX || !cost_.ready()) return true;
+    if (limit_ns_ == INT64_MAX) return true;
     PassShape shape;
     for (const Sequence* sequence : running_)
         if (sequence->runnable() && urgency(*sequence) <= urgency(more))
             shape.add(sequence->length(), 1, true);
     if (shape.rows == 0) return true;
+    if (shape.rows >= batch_growth * std::max(last_decodes_, 1)) return false;
     shape.add(more.length(), 1, true);
     return cost_.predict_high_ns(shape) <= limit_ns_;
 }

@@ -133,6 +133,7 @@ private:
     CostModel cost_;
     int64_t limit_ns_ = INT64_MAX;       // of the pass that is being planned
     int32_t passes_without_prompt_ = 0;  // although one waited
+    int32_t last_decodes_ = 0;           // rows of the pass before
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
     bool preempted_ = false;  // by this plan
