@@ -347,12 +347,12 @@ Status check_session(const SessionState& state, uint64_t model_fingerprint, cons
                      int32_t vocabulary, Error* error) {
     if (state.model_fingerprint != model_fingerprint)
         return fail(
-            error, Status::INVALID_ARGUMENT,
+            error, Status::WRONG_MODEL,
             "the session was saved with another model: its fingerprint is %016llx, this model's %016llx",
             static_cast<Number>(state.model_fingerprint), static_cast<Number>(model_fingerprint));
     if (std::strncmp(state.numerics_id, numerics_id, numerics_id_bytes) != 0)
         return fail(
-            error, Status::INVALID_ARGUMENT,
+            error, Status::WRONG_MODEL,
             "the session was saved with the numerics_id '%.31s', this engine has '%.31s': it would not go on "
             "exactly",
             state.numerics_id, numerics_id);

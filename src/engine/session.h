@@ -60,7 +60,7 @@ size_t session_bytes(const SessionState& state);
 // The state in `bytes`, in the memory of *out. TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT say what is wrong with them.
 [[nodiscard]] Status decode_session(std::span<const std::byte> bytes, SessionState* out, Error* error);
 
-// Whether an engine with this model can go on with the session: INVALID_ARGUMENT names both models or both ids,
+// Whether an engine with this model can go on with the session: WRONG_MODEL names both models or both ids,
 // TOKEN_OUT_OF_RANGE a token.
 [[nodiscard]] Status check_session(const SessionState& state, uint64_t model_fingerprint,
                                    const char* numerics_id, int32_t vocabulary, Error* error);

@@ -312,11 +312,10 @@ TEST_CASE_FIXTURE(Fixture, "a session goes on only with its model and numerics")
     const SessionState state = small();
     Error error;
     CHECK(check_session(state, state.model_fingerprint, "cpu-1", 4194304, &error) == Status::OK);
-    CHECK(check_session(state, 5, "cpu-1", 4194304, &error) == Status::INVALID_ARGUMENT);
+    CHECK(check_session(state, 5, "cpu-1", 4194304, &error) == Status::WRONG_MODEL);
     CHECK(std::strstr(error.message, "0123456789abcdef") != nullptr);
     CHECK(std::strstr(error.message, "0000000000000005") != nullptr);
-    CHECK(check_session(state, state.model_fingerprint, "cpu-2", 4194304, &error) ==
-          Status::INVALID_ARGUMENT);
+    CHECK(check_session(state, state.model_fingerprint, "cpu-2", 4194304, &error) == Status::WRONG_MODEL);
     CHECK(std::strstr(error.message, "cpu-1") != nullptr);
     CHECK(std::strstr(error.message, "cpu-2") != nullptr);
     CHECK(check_session(state, state.model_fingerprint, "cpu-1", 49152, &error) ==
