@@ -88,7 +88,7 @@ Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int
 
 // Into the table and the mailbox, or nothing happened.
 Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
-    const int64_t now = params_.clock.now();
+    const int64_t now = request->submitted_ns = params_.clock.now();
     if (request->params.deadline_us > 0)
         request->deadline_ns = request->params.deadline_us > (INT64_MAX - now) / 1000
                                    ? INT64_MAX
@@ -114,8 +114,8 @@ Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
         }
         if (request->deadline_ns != INT64_MAX) deadlines_.add(request.get());
         request->in_mailbox = true;
-        stats_.requests_submitted++;
         Request* mail = request.release();
+        recorder_.submitted(*mail, now);
         if (mail->over != FinishReason::none) {  // the scheduler never meets it
             finish_all(mail, mail->over);
             mail->in_mailbox = false;

@@ -37,8 +37,9 @@ int32_t common_beginning(const Sequence& a, const Sequence& b) {
 
 int32_t blocks_for(int32_t tokens) { return blocks_of(tokens - 1); }
 
-Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache)
-    : params_(params), cache_(cache), running_(memory), order_(memory) {
+Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache,
+                     SchedulerObserver* observer)
+    : params_(params), cache_(cache), observer_(observer), running_(memory), order_(memory) {
     running_.reserve(static_cast<size_t>(params.max_sequences));
     order_.reserve(static_cast<size_t>(params.max_sequences));
 }
@@ -79,10 +80,7 @@ void Scheduler::order_running() {
     unordered_ = false;
     order_.assign(running_.begin(), running_.end());
     for (Sequence* sequence : order_)
-        if (sequence->request->params.priority == Priority::paused) {
-            remove(sequence);
-            enqueue(sequence);
-        }
+        if (sequence->request->params.priority == Priority::paused) set_back(sequence, false);
     std::sort(running_.begin(), running_.end(), ranks);
 }
 
@@ -193,10 +191,9 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
     running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ranks), sequence);
     sequence->state = SequenceState::prompt;
     sequence->skipped = 0;
-    if (sequence->cached_tokens < 0) {
+    if (observer_ != nullptr) observer_->admitted(*sequence);
+    if (sequence->cached_tokens < 0)
         sequence->cached_tokens = std::min(sequence->computed(), sequence->prompt_tokens);
-        cached_tokens_ += static_cast<uint64_t>(sequence->cached_tokens);
-    }
     add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
     return true;
 }
@@ -287,10 +284,15 @@ void Scheduler::preempt(StepPlan* plan, Sequence* victim) {
         plan->rows.erase(row);
     }
     cache_->cancel_copy(&victim->cache, &plan->copies);
-    remove(victim);
-    enqueue(victim);
+    set_back(victim, true);
     preempted_ = true;
-    preemptions_++;
+}
+
+// From the running to its queue, without its blocks.
+void Scheduler::set_back(Sequence* sequence, bool preempted) {
+    if (observer_ != nullptr) observer_->set_back(*sequence, sequence->computed(), preempted);
+    remove(sequence);
+    enqueue(sequence);
 }
 
 // ---- What happens between plans
