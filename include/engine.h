@@ -489,9 +489,10 @@ ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, in
 ENGINE_API engine_status engine_session_save(engine* e, engine_request id, int32_t sequence, int32_t position, void* buffer,
                                              size_t capacity, size_t* size, engine_error* error);
 
-/* The same through a callback, which gets all bytes in order in one or more calls (STOPPED if one of them fails), and into a file,
- * which is replaced in one act: whatever happens, it holds the old session or the new one, whole. Errors besides: IO,
- * NOT_FOUND. */
+/* The same through a callback, which gets all bytes in order in one or more calls (STOPPED if one of them fails), and into a
+ * file, which is replaced in one act: whatever happens, it holds the old session or the new one, whole; with OK the new one is
+ * on the disk. A new file is readable by its owner only, an old one keeps its mode; a symbolic link is replaced, not followed.
+ * Errors besides: IO, NOT_FOUND. */
 ENGINE_API engine_status engine_session_save_callback(engine* e, engine_request id, int32_t sequence, int32_t position,
                                                       engine_write_fn write, void* user, engine_error* error);
 ENGINE_API engine_status engine_session_save_file(engine* e, engine_request id, int32_t sequence, int32_t position,

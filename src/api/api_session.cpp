@@ -93,7 +93,8 @@ ENGINE_API engine_status engine_session_save_callback(engine* e, engine_request 
         TREADLE_TRY(encode_session(state, {bytes.data(), bytes.size()}, error));
         const int32_t answer = write(user, bytes.data(), bytes.size());
         if (answer == 0) return Status::OK;
-        return fail(error, Status::STOPPED, "the write callback answered %d for %zu bytes", answer, bytes.size());
+        return fail(error, Status::STOPPED, "the write callback answered %d for %zu bytes", answer,
+                    bytes.size());
     });
 }
 

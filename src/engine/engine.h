@@ -249,6 +249,7 @@ private:
         // As they were when it was borrowed.
         FinishReason finish_reason = FinishReason::none;
         uint64_t delivered_bytes = 0;
+        uint64_t forks = 0;
     };
 
     MemorySet& memory_;

@@ -161,6 +161,7 @@ Status Engine::borrow(uint64_t id, int32_t index, std::optional<int32_t> positio
     out->position = wanted;
     out->finish_reason = sequence.finish_reason;
     out->delivered_bytes = sequence.told_bytes - sequence.room.text_bytes();
+    out->forks = request->forks;
     return Status::OK;
 }
 

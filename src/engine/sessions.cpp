@@ -21,6 +21,9 @@ namespace {
 
 using Number = unsigned long long;  // what a format takes for a uint64_t
 
+static_assert(static_cast<int32_t>(FinishReason::deadline) == session_finish_reason_max);
+static_assert(static_cast<int32_t>(FinishReason::error) == session_finish_reason_error);
+
 // How a session's sequence had ended, or has to: an answer whose first tokens were saved may be full with them.
 FinishReason end_of(const SessionState& state) {
     const auto generated = static_cast<int64_t>(state.tokens.size()) - state.prompt_tokens;
@@ -63,6 +66,7 @@ Status Engine::save_session(uint64_t id, int32_t index, std::optional<int32_t> p
     out->tokens.assign(sequence.tokens.begin(), sequence.tokens.begin() + borrowed.position);
     out->prompt_tokens = std::min(sequence.prompt_tokens, borrowed.position);
     out->sample_index = sequence.sample_index;
+    out->forks = borrowed.forks;
     out->sampling = params.sampling;
     out->max_tokens = sequence.wanted_limit == INT32_MAX ? -1 : sequence.wanted_limit - out->prompt_tokens;
     out->ignore_end = params.ignore_end;
@@ -122,6 +126,7 @@ Status Engine::restore_session(const SessionState& state, const RestoreParams& a
     std::pmr::vector<int32_t> tokens(state.tokens, &memory_.other);
     Owned<Request> request = make_request(std::move(params), std::move(tokens), limit, wanted_limit);
     request->over = over;
+    request->forks = state.forks;
     Sequence* sequence = request->sequences.front().get();
     sequence->sample_index = state.sample_index;
     if (over != FinishReason::none) sequence->computed_most = length;  // nothing of it will be computed

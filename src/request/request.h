@@ -104,8 +104,7 @@ struct Sequence {
     int32_t given_tokens;   // that it began with
     int32_t prompt_tokens;  // those of them that don't count as generated
     int32_t limit;          // tokens at which it is full
-    int32_t
-        wanted_limit;  // what was asked for, before context and cache had their say; INT32_MAX: as many as fit
+    int32_t wanted_limit;   // asked for, before context and cache had their say; INT32_MAX: as many as fit
 
     BlockTable cache;
     // Of its prompt, in the cache when it was first admitted; -1: not yet.
@@ -114,8 +113,7 @@ struct Sequence {
     int32_t computed_most = 0;
 
     TextStream text;
-    uint64_t told_bytes =
-        0;  // of the answer's text, all that its tokens let go; some may still wait in the room
+    uint64_t told_bytes = 0;  // of the answer's text that its tokens let go; some may still wait in the room
     EventRoom room;
     SequenceRecord record;
 

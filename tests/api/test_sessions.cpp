@@ -154,7 +154,9 @@ TEST_CASE("a session saved at any moment goes on in another engine as if nothing
                             : one.ends ? ENGINE_FINISH_END
                                        : ENGINE_FINISH_LENGTH) == 1);
 
-        Host from, into(many_requests());
+        engine_model_params two_threads = model_params();
+        two_threads.threads = 2;
+        Host from, into(many_requests(), two_threads);
         Teller polled, after;
         const engine_request id = from.submit(asked.params);
         std::vector<Saved> all;
@@ -281,6 +283,34 @@ TEST_CASE("a session of a session goes on too, and so does one of a fork") {
     after.run(into.e);
     CHECK(polled + after.of(restored).text == told.of(fork).text);
     CHECK(after.of(restored).generated_tokens == told.of(fork).generated_tokens);
+}
+
+TEST_CASE("a fork of a restored session draws as the saved one's next fork would have") {
+    const Case one = {"", 13, 3, 2, 40, false, false, 0};
+    Asked asked(one);
+    Host from, into;
+    Teller told, after;
+    const engine_request id = from.submit(asked.params);
+    told.run(from.e);
+    const auto position = static_cast<int32_t>(tokens_of(from.e, id, 1).size()) - 30;
+    const auto forked = [&](Host& host, engine_request parent, int32_t sequence, Teller& teller) {
+        engine_request fork = 0;
+        REQUIRE(engine_fork(host.e, parent, sequence, position, nullptr, &fork, nullptr) == ENGINE_OK);
+        teller.run(host.e);
+        return tokens_of(host.e, fork);
+    };
+    const std::vector<int32_t> earlier = forked(from, id, 1, told);
+    engine_session_params kept = session_params();
+    kept.keep = 1;
+    const engine_request restored = restore(into.e, save(from.e, id, 1), &kept);
+    after.run(into.e);
+    std::set<std::vector<int32_t>> all = {earlier};
+    for (int i = 0; i < 2; i++) {
+        const std::vector<int32_t> next = forked(from, id, 1, told);
+        CHECK(forked(into, restored, 0, after) == next);
+        all.insert(next);
+    }
+    CHECK(all.size() == 3);
 }
 
 TEST_CASE("a session of a sequence that had ended is over at once, and can be gone on from") {

@@ -117,6 +117,6 @@ TEST_CASE("SmolLM2 restored after every token says what it would have said") {
                 tokens.begin() + static_cast<std::ptrdiff_t>(saved.tokens), tokens.end());
             CHECK((into.sink.tokens[saved.restored] == rest));
         }
-        CHECK(into.engine->stats().cached_tokens > 0);
+        CHECK(into.engine->stats().figures.counters.prompt_tokens_cached > 0);
     }
 }

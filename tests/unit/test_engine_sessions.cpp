@@ -126,7 +126,7 @@ TEST_CASE("text that was not delivered is told first, and no more of it than the
         if (delivered == 2) {  // in the middle of a character
             CHECK(status == Status::CORRUPT);
             CHECK(std::strstr(error.message, "delivered_bytes is 2") != nullptr);
-            CHECK(rig.engine->stats().requests_submitted == 0);
+            CHECK(rig.engine->stats().figures.counters.requests_submitted == 0);
             continue;
         }
         REQUIRE(status == Status::OK);
