@@ -98,6 +98,7 @@ bool Engine::ends(const Sequence& sequence, int32_t token) const {
 EventNode* Engine::push_event(Sequence* sequence, EventKind kind, std::string_view text) {
     EventNode* event = sequence->room.push(kind, text);
     event->sequence = sequence;
+    sequence->told_bytes += text.size();
     events_.append(event);
     return event;
 }

@@ -104,6 +104,7 @@ struct Sequence {
     int32_t given_tokens;   // that it began with
     int32_t prompt_tokens;  // those of them that don't count as generated
     int32_t limit;          // tokens at which it is full
+    int32_t wanted_limit;   // asked for, before context and cache had their say; INT32_MAX: as many as fit
 
     BlockTable cache;
     // Of its prompt, in the cache when it was first admitted; -1: not yet.
@@ -112,6 +113,7 @@ struct Sequence {
     int32_t computed_most = 0;
 
     TextStream text;
+    uint64_t told_bytes = 0;  // of the answer's text that its tokens let go; some may still wait in the room
     EventRoom room;
     SequenceRecord record;
 
@@ -139,6 +141,7 @@ struct Request {
     int64_t deadline_ns = INT64_MAX;
     int32_t deadline_place = -1;  // among the deadlines; -1: it has none
     Error failure;
+    FinishReason over = FinishReason::none;  // restored when it was over: it ends as it enters
 
     // Who names it; it is freed when nobody does.
     bool in_mailbox = false;
@@ -154,6 +157,12 @@ struct Request {
     Request* next_order = nullptr;
     Request* next_buried = nullptr;
 };
+
+// Tokens at which a sequence that may generate max_tokens after so many is full, as far as the host is asked; max_tokens -1: as
+// many as fit, which is INT32_MAX here.
+inline int32_t limit_wanted(int32_t tokens, int32_t max_tokens) {
+    return max_tokens < 0 || max_tokens > INT32_MAX - tokens ? INT32_MAX : tokens + max_tokens;
+}
 
 // Sequences in order of rank: urgent ones first, of equals those that arrived first.
 inline Priority urgency(const Sequence& sequence) {
