@@ -395,6 +395,8 @@ typedef struct engine_request_params {
                                  the time an answer takes what others have asked. Default: 0 */
     int32_t prefix_cache;     /* 0: it shares blocks with its own samples and forks only, and leaves none behind. Default: 1 */
     int32_t generated_tail;   /* so many last tokens of the prompt count as generated: an answer that goes on. Default: 0 */
+    int32_t beam_width;       /* hypotheses of a beam search, see below; 1: off. 1 .. 32, at most max_sequences. Default: 1 */
+    float length_penalty;     /* of a beam search: above 0 it favours long answers, below 0 short ones. -4 .. 4. Default: 1 */
 } engine_request_params;
 ENGINE_API engine_status engine_request_params_init(engine_request_params* params, size_t size);
 
@@ -407,6 +409,23 @@ ENGINE_API engine_status engine_request_params_init(engine_request_params* param
  * POOL_TOO_SMALL, FULL, LIMIT, NOMEM, UNUSABLE: nothing was taken in. */
 ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
                                        engine_error* error);
+
+/* Beam search: with a beam_width above 1, a request looks for likely answers instead of choosing one token after another. Of all
+ * ways to continue its hypotheses by a token it keeps the `beam_width` with the best scores:
+ *
+ *     score = sum of the log-probabilities of the tokens / (number of these tokens) ^ length_penalty
+ *
+ * A hypothesis that ends, by an end or stop token, is kept aside. The search is over when beam_width hypotheses have ended, or at
+ * max_tokens (-1: as many as fit the pool); then the best `samples` of them (1 .. beam_width) are told, the best as sequence 0:
+ * for each its TOKEN events, with `logprob`, and FINISHED with `score`. There are no events of tokens before that, and until
+ * then its sequences are just the prompt. A search that is cancelled, fails or meets its deadline tells no tokens. Should there be
+ * fewer hypotheses than samples, in a tiny vocabulary, the last sequences have no tokens; whichever has none, has the score
+ * -infinity. The hypotheses share the blocks of what they have in common; they are computed and preempted together.
+ *
+ * temperature, top_k, top_p, min_p and logprobs must be at their defaults and stop strings absent (INVALID_ARGUMENT); seed and
+ * first_sample mean nothing. POOL_TOO_SMALL tells that kv_blocks is less than the worst case: the whole blocks of the prompt,
+ * and beam_width times (the blocks of a whole answer + 1). A fork of a hypothesis is a plain request unless its own
+ * parameters say otherwise. */
 
 /* A new request that goes on from the first `position` tokens of a sequence (1 .. its length), live or over: for another way to
  * continue, with its own draws and, if wanted, other parameters. Nothing is computed twice as long as the blocks are in the
@@ -530,6 +549,7 @@ typedef struct engine_event {
     int32_t generated_tokens;  /* FINISHED */
     int32_t cached_tokens;     /* FINISHED: of the prompt, found in the cache when it started */
     int32_t last;              /* FINISHED: 1 if the request has no more events */
+    float score;               /* FINISHED: of a beam search's hypothesis, else 0 */
 } engine_event;
 
 typedef struct engine_logprob {

@@ -180,11 +180,24 @@ private:
     bool ends(const Sequence& sequence, int32_t token) const;
     EventNode* push_event(Sequence* sequence, EventKind kind, std::string_view text);
     void push_progress(Sequence* sequence);
+    void push_held_text(Sequence* sequence);
+
+    // Beam search (beams.cpp); all but the first run under the lock.
+    Status collect_candidates(const Sequence& sequence, const RowResult& row);
+    void commit_beam(Sequence* sequence, StepReport* report);
+    void place_children(Request* request, std::span<const BeamChoice> choices);
+    void copy_beam(const Sequence& from, Sequence* to);
+    void clear_beam(Sequence* sequence);
+    void tell_best(Request* request, StepReport* report);
+    void end_beams(Request* request, FinishReason reason);
+    void tell_beams(Request* request);
+    void tell_beam_token(Sequence* sequence, int32_t index);
 
     // The end of a request. finish, leave, bury_if_unnamed and drop_events run under the lock.
     void order(Request* request);
     void finish_all(Request* request, FinishReason reason);
     void finish(Sequence* sequence, FinishReason reason);
+    void note_end(Request* request, FinishReason reason);
     void leave(Sequence* sequence);
     void give_up(Status status);
     void end_after_failure(Request* request, Status status);
@@ -204,6 +217,9 @@ private:
     void wake_host();
     void begin_text(Sequence* sequence) const;
     Status limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limit, Error* error) const;
+    Status limit_of_beams(int32_t width, int32_t prompt_tokens, bool as_many_as_fit, int32_t* limit,
+                          Error* error) const;
+    void make_beams(Request* request) const;
 
     MemorySet& memory_;
     EngineModel model_;

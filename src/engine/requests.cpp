@@ -52,7 +52,10 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
                       uint64_t* id, Error* error) {
     free_the_buried();
     int32_t limit = 0;
-    TREADLE_TRY(limit_of(static_cast<int32_t>(prompt.size()), max_tokens, &limit, error));
+    const auto prompt_tokens = static_cast<int32_t>(prompt.size());
+    TREADLE_TRY(limit_of(prompt_tokens, max_tokens, &limit, error));
+    if (params.beam_width > 1)
+        TREADLE_TRY(limit_of_beams(params.beam_width, prompt_tokens, max_tokens < 0, &limit, error));
     if (!params_.prefix_cache) params.scope.is_private = true;
     if (params.scope.is_private) params.scope.salt = 0;
     return enter(make_request(std::move(params), std::move(prompt), limit), id, error);
@@ -61,12 +64,12 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
 Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
                                     int32_t limit) const {
     Memory* memory = &memory_.other;
-    const int32_t samples = params.samples;
+    const int32_t sequences = params.beam_width > 1 ? params.beam_width : params.samples;
     Owned<Request> request = make_owned<Request>(memory, memory, std::move(params));
-    request->sequences.reserve(static_cast<size_t>(samples));
+    request->sequences.reserve(static_cast<size_t>(sequences));
     request->wanted_priority = request->params.priority;
-    request->live = samples;
-    for (int32_t i = 0; i < samples; i++) {
+    request->live = sequences;
+    for (int32_t i = 0; i < sequences; i++) {
         std::pmr::vector<int32_t> tokens(memory);
         tokens.reserve(static_cast<size_t>(limit));
         tokens.assign(prompt.begin(), prompt.end());
@@ -74,6 +77,7 @@ Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int
                                                           limit, model_.vocabulary->max_token_bytes()));
         begin_text(request->sequences.back().get());
     }
+    if (request->params.beam_width > 1) make_beams(request.get());
     return request;
 }
 
@@ -145,12 +149,12 @@ Request* Engine::borrow(uint64_t id, int32_t index, int32_t position, Status* st
         *status = fail(error, Status::STALE_ID, "the request to fork was never made or is released");
         return nullptr;
     }
-    if (index < 0 || static_cast<size_t>(index) >= request->sequences.size()) {
-        *status = fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %zu", index,
-                       request->sequences.size());
+    if (index < 0 || index >= request->params.samples) {
+        *status = fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %d", index,
+                       request->params.samples);
         return nullptr;
     }
-    const int32_t length = request->sequences[static_cast<size_t>(index)]->length();
+    const int32_t length = told_length(*request->sequences[static_cast<size_t>(index)]);
     if (position < 1 || position > length) {
         *status = fail(error, Status::INVALID_ARGUMENT,
                        "position is %d, must be 1 to the sequence's %d tokens", position, length);
@@ -184,6 +188,8 @@ Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, Request
     if (max_tokens != 0 || position >= limit)
         TREADLE_TRY(limit_of(position, max_tokens == 0 ? -1 : max_tokens, &limit, error));
     RequestParams asked = params != nullptr ? std::move(*params) : copy_of(parent->params, &memory_.other);
+    if (asked.beam_width > 1)
+        TREADLE_TRY(limit_of_beams(asked.beam_width, position, max_tokens < 0, &limit, error));
     asked.scope = parent->params.scope;
     asked.generated_tail = std::max(position - from.prompt_tokens, 0);
     std::pmr::vector<int32_t> tokens(from.tokens.begin(), from.tokens.begin() + position, &memory_.other);
@@ -258,6 +264,7 @@ Status Engine::release(uint64_t id) {
 }
 
 void Engine::drop_events(Request* request) {
+    if (request->beams != nullptr) request->beams->telling.under_way = false;
     for (const Owned<Sequence>& sequence : request->sequences)
         while (EventNode* node = sequence->room.oldest()) {
             events_.remove(node);

@@ -15,11 +15,13 @@ constexpr int32_t followers_max = 64;
 constexpr int32_t lookups_max = 8;
 
 bool decodes(const Sequence& sequence) {
-    return sequence.state == SequenceState::generating && sequence.runnable();
+    return sequence.state == SequenceState::generating && sequence.beam_row == BeamRow::due &&
+           sequence.runnable();
 }
 
 bool prefills(const Sequence& sequence) {
-    return sequence.state == SequenceState::prompt && sequence.runnable();
+    return sequence.state == SequenceState::prompt && sequence.beam_row == BeamRow::due &&
+           sequence.runnable();
 }
 
 bool ranks(const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); }
@@ -139,7 +141,8 @@ void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
         if (classes.holds(*sequence) && prefills(*sequence)) order_.push_back(sequence);
     for (Sequence* sequence : order_) {
         if (budget(*plan) == 0) return;
-        if (prefills(*sequence)) add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
+        if (prefills(*sequence) && find_beginning(sequence))
+            add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
     }
 }
 
@@ -150,6 +153,7 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
     for (Sequence* sequence = queue.front(); sequence != nullptr && budget(*plan) > 0; looked_at++) {
         if (preempted_ || looked_at == followers_max || lookups == lookups_max) return;
         Sequence* next = sequence->next;
+        while (next != nullptr && same_unit(*next, *sequence)) next = next->next;
         if (sequence->runnable() && !waits_for_producer(*sequence)) {
             lookups++;
             if (try_admit(plan, sequence)) {
@@ -157,7 +161,7 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
                      passed = passed->next)
                     passed->skipped++;
                 lookups = 0;
-            } else if (sequence->skipped >= skips_max || running() == params_.max_sequences) {
+            } else if (sequence->skipped >= skips_max || running() >= params_.max_sequences) {
                 return;
             }
         }
@@ -173,7 +177,7 @@ bool Scheduler::waits_for_producer(const Sequence& sequence) {
         const int32_t shared = common_beginning(*producer, sequence);
         if (shared < producer->computed() + limits::kv_block_tokens) continue;
         if (urgency(sequence) < urgency(*producer)) {
-            producer->lent = urgency(sequence);
+            for_each_of_unit(producer, [&](Sequence* one) { one->lent = urgency(sequence); });
             unordered_ = true;
         }
         return true;
@@ -183,39 +187,58 @@ bool Scheduler::waits_for_producer(const Sequence& sequence) {
 
 bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
     if (!has_slot(*sequence)) return false;
-    cache_->match(sequence->tokens, &sequence->cache);
-    if (!has_blocks(plan, sequence)) {
-        cache_->release(&sequence->cache);
+    Sequence* first = first_of_unit(sequence);
+    cache_->match(first->tokens, &first->cache);
+    bool fits = has_blocks(plan, sequence);
+    while (fits && running() + unit_size(*sequence) > params_.max_sequences) {
+        Sequence* victim = victim_for(*sequence, true);
+        fits = victim != nullptr;
+        if (fits) preempt(plan, victim);
+    }
+    if (!fits) {
+        cache_->release(&first->cache);
         return false;
     }
-    if (running() == params_.max_sequences) preempt(plan, victim_for(*sequence, true));
-    sequence->queue->remove(sequence);
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ranks), sequence);
-    sequence->state = SequenceState::prompt;
-    sequence->skipped = 0;
+    for_each_of_unit(sequence, [&](Sequence* one) {
+        one->queue->remove(one);
+        running_.insert(std::upper_bound(running_.begin(), running_.end(), one, ranks), one);
+        one->state = SequenceState::prompt;
+        one->skipped = 0;
+    });
     if (sequence->cached_tokens < 0) {
-        sequence->cached_tokens = std::min(sequence->computed(), sequence->prompt_tokens);
+        sequence->cached_tokens = std::min(first->computed(), sequence->prompt_tokens);
         cached_tokens_ += static_cast<uint64_t>(sequence->cached_tokens);
     }
-    add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
+    add_row(plan, first, std::min(first->left(), budget(*plan)));
     return true;
 }
 
-// A place among the running, if need be that of a less urgent one.
+// Places among the running, if need be those of less urgent ones.
 bool Scheduler::has_slot(const Sequence& sequence) const {
-    return running() < params_.max_sequences || victim_for(sequence, true) != nullptr;
+    const int32_t free = params_.max_sequences - running();
+    const int32_t wanted = unit_size(sequence);
+    if (free >= wanted || params_.policy == MemoryPolicy::reserve) return free >= wanted;
+    const auto outranked = std::count_if(running_.begin(), running_.end(), [&](const Sequence* other) {
+        return urgency(sequence) < urgency(*other);
+    });
+    return free + outranked >= wanted;
 }
 
 // Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
 bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
     while (true) {
+        int32_t needed = 0;
+        int32_t reserve = 0;
+        for_each_of_unit(sequence, [&](const Sequence* one) {
+            needed += blocks_still_needed(*one);
+            reserve += reserve_of(*one);
+        });
         const bool alone = running_.empty();
         const int32_t watermark = alone ? 0 : params_.watermark_blocks;
         const bool fits =
             params_.policy == MemoryPolicy::reserve
-                ? reserved_blocks() + blocks_for(sequence->limit) <= cache_->total()
-                : cache_->blocks_needed(sequence->cache, sequence->length()) + growing_blocks() + watermark <=
-                      cache_->available();
+                ? reserved_blocks() + reserve <= cache_->total()
+                : needed + growing_blocks() + watermark <= cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
         if (victim == nullptr) return false;
@@ -228,13 +251,13 @@ int32_t Scheduler::growing_blocks() const {
     int32_t blocks = 0;
     for (const Sequence* sequence : running_)
         if (sequence->state == SequenceState::prompt)
-            blocks += cache_->blocks_needed(sequence->cache, sequence->length());
+            blocks += blocks_still_needed(*sequence);
     return blocks;
 }
 
 int32_t Scheduler::reserved_blocks() const {
     int32_t blocks = 0;
-    for (const Sequence* sequence : running_) blocks += blocks_for(sequence->limit);
+    for (const Sequence* sequence : running_) blocks += reserve_of(*sequence);
     return blocks;
 }
 
@@ -266,29 +289,31 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
 Sequence* Scheduler::victim_for(const Sequence& sequence, bool by_class_only) const {
     if (params_.policy == MemoryPolicy::reserve) return nullptr;
     for (size_t i = running_.size(); i > 0; i--)
-        if (running_[i - 1] != &sequence && !running_[i - 1]->runnable() && !by_class_only &&
+        if (!same_unit(*running_[i - 1], sequence) && !running_[i - 1]->runnable() && !by_class_only &&
             !running_[i - 1]->cache.blocks.empty())
             return running_[i - 1];
     if (running_.empty()) return nullptr;
     Sequence* last = running_.back();
-    if (last == &sequence) return nullptr;
+    if (same_unit(*last, sequence)) return nullptr;
     const bool outranked = by_class_only ? urgency(sequence) < urgency(*last) : ranks_before(sequence, *last);
     return outranked ? last : nullptr;
 }
 
 // Takes back what this plan has given the victim, and its blocks; what it computed stays findable while it lasts.
 void Scheduler::preempt(StepPlan* plan, Sequence* victim) {
-    const auto row = std::find_if(plan->rows.begin(), plan->rows.end(),
-                                  [&](const PlanRow& one) { return one.sequence == victim; });
-    if (row != plan->rows.end()) {
-        plan->tokens -= row->count;
-        plan->logit_rows -= row->logits ? 1 : 0;
-        plan->table_blocks -= blocks_of(row->first + row->count);
-        plan->rows.erase(row);
-    }
-    cache_->cancel_copy(&victim->cache, &plan->copies);
-    remove(victim);
-    enqueue(victim);
+    for_each_of_unit(victim, [&](Sequence* one) {
+        const auto row = std::find_if(plan->rows.begin(), plan->rows.end(),
+                                      [&](const PlanRow& planned) { return planned.sequence == one; });
+        if (row != plan->rows.end()) {
+            plan->tokens -= row->count;
+            plan->logit_rows -= row->logits ? 1 : 0;
+            plan->table_blocks -= blocks_of(row->first + row->count);
+            plan->rows.erase(row);
+        }
+        cache_->cancel_copy(&one->cache, &plan->copies);
+        remove(one);
+        enqueue(one);
+    });
     preempted_ = true;
     preemptions_++;
 }
@@ -302,7 +327,7 @@ void Scheduler::commit(const PlanRow& row) {
     if (sequence->state == SequenceState::prompt && row.logits) {
         sequence->state = SequenceState::generating;
         if (sequence->lent != Priority::paused) unordered_ = true;
-        sequence->lent = Priority::paused;
+        for_each_of_unit(sequence, [](Sequence* one) { one->lent = Priority::paused; });
     }
 }
 
@@ -314,6 +339,7 @@ void Scheduler::remove(Sequence* sequence) {
     }
     cache_->release(&sequence->cache);
     sequence->lent = Priority::paused;
+    if (sequence->beam_row == BeamRow::collected) sequence->beam_row = BeamRow::due;  // it begins again
     stalled_ = false;
 }
 

@@ -87,6 +87,10 @@ private:
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
     bool waits_for_producer(const Sequence& sequence);
+    static Sequence* first_of_unit(Sequence* sequence);
+    bool find_beginning(Sequence* sequence);
+    int32_t blocks_still_needed(const Sequence& sequence) const;
+    int32_t reserve_of(const Sequence& sequence) const;
     bool prompts_wait(Classes classes) const;
 
     int32_t budget(const StepPlan& plan) const { return params_.max_batch_tokens - plan.tokens; }
@@ -116,5 +120,9 @@ private:
 
 // Blocks that a sequence of so many tokens fills at most: the last token of a full sequence is never computed.
 int32_t blocks_for(int32_t tokens);
+
+// The most blocks that a beam search holds whose hypotheses have `limit` tokens at most: they share the whole blocks of the prompt;
+// beyond, each has its own and perhaps one that it copies from. The caller sees to it that it doesn't overflow.
+int32_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit);
 
 }  // namespace treadle

@@ -1,0 +1,79 @@
+// The arithmetic of beam search: which hypotheses go on. The engine notes the candidates of each row when it is sampled, and selects
+// when the rows of all hypotheses of one length exist.
+//
+// Invariant: a selection is a pure function of the parents' sums, in their order, and of their rows, bit for bit on every machine.
+// A second implementation makes the same choices if it does the following; every operation is IEEE's, rounded once, to nearest:
+//
+//   1. Candidates of a row, by (logit descending, id ascending), as log_probability gives them; those of -infinity are none. They
+//      are taken from the front until `width` are taken that go on; of those that end, the first `width` are taken. No more than the
+//      256 best of a row are looked at.
+//   2. Sum: the parent's sum + the log-probability, in float. The sum of the prompt is 0.
+//   3. Score: float(double(sum) / pow(double(n), double(length_penalty))), pow by base/math.h; n counts the tokens that the search
+//      has chosen, this one among them.
+//   4. Order: by (score descending, rank of the parent, token id). The rank of a hypothesis is its place among the children.
+//   5. In this order, candidates that go on become children and those that end are kept, until there are `width` children or as many
+//      have ended as are still wanted.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+
+#include "sampling/sampler.h"
+
+namespace treadle {
+
+struct BeamCandidate {
+    int32_t token;
+    float logprob;
+    bool ends;  // the hypothesis, with this token
+};
+
+struct BeamParent {
+    float sum;  // of its log-probabilities
+    std::span<const BeamCandidate> candidates;
+};
+
+// A parent's hypothesis and one token more.
+struct BeamChoice {
+    float score;
+    float sum;
+    int32_t parent;  // its rank
+    int32_t token;
+    float logprob;
+    bool ends;
+};
+
+// What a row can bring, and a selection look at.
+constexpr size_t beam_candidates_max(int32_t width) { return 2 * static_cast<size_t>(width); }
+constexpr size_t beam_choices_max(int32_t width) {
+    return static_cast<size_t>(width) * beam_candidates_max(width);
+}
+
+// Step 1: writes at most beam_candidates_max(width) candidates and returns their number. `ends` tells of a token whether it ends
+// its sequence.
+template <class Ends>
+int32_t beam_candidates(const RowResult& row, int32_t width, Ends ends, std::span<BeamCandidate> out) {
+    int32_t count = 0;
+    int32_t ended = 0;
+    for (int32_t i = 0; i < row.count && count - ended < width; i++) {
+        const int32_t token = row.best[i].token;
+        const float logprob = log_probability(row, row.best[i].logit);
+        if (!(logprob >= -std::numeric_limits<float>::max())) break;  // and all after it
+        const bool end = ends(token);
+        if (end && ended == width) continue;
+        ended += end ? 1 : 0;
+        out[static_cast<size_t>(count++)] = {token, logprob, end};
+    }
+    return count;
+}
+
+// Step 3.
+float beam_score(float sum, int32_t tokens, float length_penalty);
+
+// Steps 2 to 5: `parents` by rank, at most `width`; `ends_wanted` more hypotheses may end, at least one; children have `tokens`
+// tokens. The choices stand at the beginning of `scratch` (beam_choices_max), those that end among the children, in order.
+std::span<const BeamChoice> select_beams(std::span<const BeamParent> parents, int32_t width, int32_t ends_wanted,
+                                         int32_t tokens, float length_penalty, std::span<BeamChoice> scratch);
+
+}  // namespace treadle
