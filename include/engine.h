@@ -322,6 +322,14 @@ typedef struct engine_params {
                                     -1: a twentieth of all, at most max_sequences. Default: -1 */
     int32_t prefix_cache;        /* 0: no request finds blocks of another. Default: 1 */
     int32_t prefix_cache_blocks; /* blocks kept while nobody uses them; -1: all that are free. Default: -1 */
+    int64_t itl_target_us;       /* the longest time between two tokens of a sequence that users should notice, wall time; 0: no
+                                    target, all prompts as fast as they can be computed. With a target, prompts are cut into
+                                    pieces, and no more sequences run at once, than an estimate from earlier passes says fit
+                                    beside the tokens of those that generate; the host's own time between steps is counted in.
+                                    Well below 2.5 times what a token takes anyway it starves prompts: they still go on in each
+                                    eighth pass. 0 .. 3600000000. Default: 0 */
+    int32_t trace_events;        /* newest events kept for engine_trace_write, 72 bytes each: a sequence makes one per pass. 0: no
+                                    trace. 0 .. 16777216. Default: 0 */
 } engine_params;
 ENGINE_API engine_status engine_params_init(engine_params* params, size_t size);
 
@@ -415,17 +423,19 @@ ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* p
  *
  *     score = sum of the log-probabilities of the tokens / (number of these tokens) ^ length_penalty
  *
- * A hypothesis that ends, by an end or stop token, is kept aside. The search is over when beam_width hypotheses have ended, or at
- * max_tokens (-1: as many as fit the pool); then the best `samples` of them (1 .. beam_width) are told, the best as sequence 0:
- * for each its TOKEN events, with `logprob`, and FINISHED with `score`. There are no events of tokens before that, and until
- * then its sequences are just the prompt. A search that is cancelled, fails or meets its deadline tells no tokens. Should there be
- * fewer hypotheses than samples, in a tiny vocabulary, the last sequences have no tokens; whichever has none, has the score
- * -infinity. The hypotheses share the blocks of what they have in common; they are computed and preempted together.
+ * the length normalisation of Wu et al. 2016 (arXiv 1609.08144, section 7), without an offset. Equal scores go by the rank of the
+ * parent, then by the lower token id. A hypothesis that ends, by an end or stop token or a stop string, is kept aside. The search
+ * is over when beam_width hypotheses have ended or none that goes on can be among the best any more, and at max_tokens (-1: as
+ * many as fit the pool). Then the best `samples` of them (1 .. beam_width) are told, the best as sequence 0: for each its TOKEN
+ * events, with `logprob`, and FINISHED with `score`. There are no events of tokens before that, and until then its sequences are
+ * just the prompt. A search that is cancelled, fails or meets its deadline tells no tokens. Should there be fewer hypotheses than
+ * samples, in a tiny vocabulary, the last sequences have no tokens; whichever has none, has the score -infinity. The hypotheses
+ * share the blocks of what they have in common; they are admitted and preempted together.
  *
- * temperature, top_k, top_p, min_p and logprobs must be at their defaults and stop strings absent (INVALID_ARGUMENT); seed and
- * first_sample mean nothing. POOL_TOO_SMALL tells that kv_blocks is less than the worst case: the whole blocks of the prompt,
- * and beam_width times (the blocks of a whole answer + 1). A fork of a hypothesis is a plain request unless its own
- * parameters say otherwise. */
+ * temperature, top_k, top_p, min_p and logprobs must be at their defaults (INVALID_ARGUMENT); seed and first_sample mean nothing.
+ * POOL_TOO_SMALL tells that kv_blocks is less than the worst case: the whole blocks of the prompt, and beam_width times (the
+ * blocks of a whole answer + 1). A fork of a hypothesis is a plain request unless its own parameters say otherwise. In the stats
+ * its tokens count when they are told, and it has no part in the times to the first token and between tokens. */
 
 /* A new request that goes on from the first `position` tokens of a sequence (1 .. its length), live or over: for another way to
  * continue, with its own draws and, if wanted, other parameters. Nothing is computed twice as long as the blocks are in the
@@ -567,6 +577,18 @@ ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, siz
                                             size_t* count, void* bytes, size_t bytes_capacity, size_t* bytes_used,
                                             size_t* bytes_needed);
 
+/* ---------------------------------------------------------------------------------------------------------------- figures */
+
+/* How a figure is spread since the engine was made. Percentiles are at most 1/32 above the true ones, never below. */
+typedef struct engine_distribution {
+    uint64_t count;
+    double mean;
+    int64_t p50;
+    int64_t p90;
+    int64_t p99;
+    int64_t max;
+} engine_distribution;
+
 /* Counters since the engine was made, and sizes as they are now. */
 typedef struct engine_stats {
     uint32_t struct_size;
@@ -581,21 +603,50 @@ typedef struct engine_stats {
     uint64_t requests_finished;  /* for whatever reason: cancelled and failed ones too */
     uint64_t requests_cancelled;
     uint64_t requests_failed;
-    uint64_t prompt_tokens;      /* computed */
-    uint64_t cached_tokens;      /* of prompts, found in the cache */
+    uint64_t requests_late;      /* ended by their deadlines */
+    uint64_t prompt_tokens;      /* computed for the first time */
+    uint64_t queried_tokens;     /* of prompts, looked for in the prefix cache */
+    uint64_t cached_tokens;      /* of prompts, found in it: hit rate = cached_tokens / queried_tokens */
     uint64_t recomputed_tokens;  /* after a preemption or a pause */
     uint64_t generated_tokens;
     uint64_t preemptions;
+    uint64_t preempted_tokens;   /* that those who were preempted had in the KV cache; much of it is found again */
     uint64_t evicted_blocks;     /* out of the prefix cache */
     uint64_t copied_blocks;      /* on write, since others share them */
     uint64_t steps;
     uint64_t passes;
-    int64_t step_time_us;        /* sum over all steps */
-    int64_t worst_step_us;
-    int64_t worst_tile_us;
+    int64_t worst_tile_us;       /* longest piece between two looks at the clock */
+    engine_distribution ttft_us;  /* time to first token: from a submission to the first token of each sequence */
+    engine_distribution itl_us;   /* inter-token latency: between two tokens of a sequence */
+    engine_distribution queue_us; /* from a submission until it is first computed */
+    engine_distribution request_us; /* from a submission to its end */
+    engine_distribution step_us;
+    engine_distribution pass_rows;   /* sequences in a pass */
+    engine_distribution pass_tokens; /* tokens in a pass */
+    double cost_pass_us;  /* what the scheduler has learned of the time of a pass: this much for the pass, */
+    double cost_row_us;   /* for each sequence that gets a token, */
+    double cost_token_us; /* for each other token, */
+    double cost_token_context_us; /* and for each pair of a token and a position that it attends to */
+    double cost_error;    /* mean of |measured - expected| / the larger, of the last hundred passes or so */
+    double host_share;    /* of the time in which there was work, how much the host gave to steps. 0 .. 1 */
 } engine_stats;
 ENGINE_API engine_status engine_stats_init(engine_stats* stats, size_t size);
 ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats);
+
+/* The same figures, with whole histograms, as Prometheus text (exposition format 0.0.4) to be served by the host, or read by
+ * people. The names are those that inference servers use, with the prefix treadle_. *size is the length of the text, also with
+ * BUFFER_TOO_SMALL (then nothing is written); leave some room, since digits grow. No zero byte is added. `text` may be NULL if
+ * capacity is 0. */
+ENGINE_API engine_status engine_metrics_text(engine* e, char* text, size_t capacity, size_t* size);
+
+/* Receives the next `size` bytes: 0 for success, anything else stops the call (ENGINE_STOPPED). */
+typedef int32_t (*engine_write_fn)(void* user, const void* bytes, size_t size);
+
+/* Writes what the engine did and when as Chrome trace JSON, which opens in Perfetto and chrome://tracing: the phases of steps,
+ * and per sequence its waiting, its pieces of prompt, its tokens and preemptions. It has the newest engine_params.trace_events
+ * events; without any it is an empty trace. `write` is called in pieces of up to 64 KiB; steps may run meanwhile. It may
+ * call the engine, but not engine_destroy. Errors: STOPPED, NOMEM. */
+ENGINE_API engine_status engine_trace_write(engine* e, engine_write_fn write, void* user);
 
 #ifdef __cplusplus
 }

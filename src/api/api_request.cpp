@@ -85,8 +85,6 @@ Status read_beams(const engine_request_params& in, RequestParams* out, Error* er
     if (in.top_p != 1) return refuse("top_p", number(in.top_p), 1);
     if (in.min_p != 0) return refuse("min_p", number(in.min_p), 0);
     if (in.logprobs != 0) return refuse("logprobs", in.logprobs, 0);
-    if (in.stop_string_count != 0)
-        return refuse("stop_string_count", static_cast<double>(in.stop_string_count), 0);
     if (in.samples > in.beam_width)
         return fail(error, Status::INVALID_ARGUMENT, "samples is %d, must be 1 to the beam_width of %d",
                     in.samples, in.beam_width);

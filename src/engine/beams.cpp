@@ -33,12 +33,14 @@ Status Engine::limit_of_beams(int32_t width, int32_t prompt_tokens, bool as_many
                     params_.max_sequences);
     const int32_t tokens = as_many_as_fit ? prompt_tokens + 1 : *limit;
     const int32_t shared = prompt_tokens / limits::kv_block_tokens;
-    const int32_t needed = beam_blocks(width, prompt_tokens, tokens);
+    const int64_t needed = beam_blocks(width, prompt_tokens, tokens);
     if (needed > cache_.total())
-        return fail(error, Status::POOL_TOO_SMALL,
-                    "%d hypotheses of %d tokens need up to %d blocks (%d of the prompt, and %d each), "
-                    "kv_blocks is %d",
-                    width, tokens, needed, shared, (needed - shared) / width, cache_.total());
+        return fail(
+            error, Status::POOL_TOO_SMALL,
+            "beam_width is %d: so many hypotheses of %d tokens need up to %lld blocks (%d of the prompt, "
+            "and %lld each), kv_blocks is %d",
+            width, tokens, static_cast<long long>(needed), shared,
+            static_cast<long long>((needed - shared) / width), cache_.total());
     if (as_many_as_fit) {
         const int32_t each = (cache_.total() - shared) / width - 1;
         *limit = std::min(*limit, (shared + each) * limits::kv_block_tokens + 1);
@@ -50,19 +52,33 @@ void Engine::make_beams(Request* request) const {
     const RequestParams& params = request->params;
     const Sequence& first = *request->sequences.front();
     request->beams = make_owned<BeamGroup>(&memory_.other, &memory_.other, params.beam_width, params.samples,
-                                           params.length_penalty, first.limit - first.given_tokens);
-    for (size_t i = 1; i < request->sequences.size(); i++)
-        request->sequences[i]->beam_row = BeamRow::idle;
+                                           params.length_penalty, first.limit - first.given_tokens,
+                                           params.stops.empty() ? 0 : text_scratch_.size());
+    request->beams->live.front().text = first.text;
+    for (size_t i = 1; i < request->sequences.size(); i++) request->sequences[i]->beam_row = BeamRow::idle;
 }
 
 // While the tokens of a pass are chosen; no lock is held.
 Status Engine::collect_candidates(const Sequence& sequence, const RowResult& row) {
     if (row.usable == 0) return Status::NOT_A_NUMBER;
     BeamGroup& beams = *sequence.request->beams;
-    beams.live[static_cast<size_t>(sequence.index)].candidates =
-        beam_candidates(row, beams.width(), [&](int32_t token) { return ends(sequence, token); },
-                        beams.candidate_room(sequence.index));
+    beams.live[static_cast<size_t>(sequence.index)].candidates = beam_candidates(
+        row, beams.width(), [&](int32_t token) { return end_of_beam(sequence, token); },
+        beams.candidate_room(sequence.index));
     return Status::OK;
+}
+
+// How a token would end the hypothesis of a sequence.
+BeamEnd Engine::end_of_beam(const Sequence& sequence, int32_t token) const {
+    if (ends(sequence, token)) return BeamEnd::by_token;
+    BeamGroup& beams = *sequence.request->beams;
+    TextStream text = beams.live[static_cast<size_t>(sequence.index)].text;
+    return says_stop(beams, sequence.request->params.stops, token, &text) ? BeamEnd::by_text : BeamEnd::none;
+}
+
+bool Engine::says_stop(BeamGroup& beams, const StopSet& stops, int32_t token, TextStream* text) const {
+    if (stops.empty() || model_.vocabulary->is_control(token)) return false;
+    return text->push(stops, model_.vocabulary->token_bytes(token), beams.text_room.data()).stopped;
 }
 
 // A row is done; the last of its length makes for a selection.
@@ -78,14 +94,14 @@ void Engine::commit_beam(Sequence* sequence, StepReport* report) {
     const std::span<const BeamChoice> choices = beams.select(tokens);
     for (const BeamChoice& choice : choices) {
         const int32_t parent = beams.by_rank[static_cast<size_t>(choice.parent)];
-        if (choice.ends)
+        if (choice.ends())
             beams.keep(parent, own_tokens(*request->sequences[static_cast<size_t>(parent)]), &choice);
     }
     const bool full = sequence->length() + 1 == sequence->limit;
     const bool enough = beams.ends_wanted() == 0;
     if (!enough) place_children(request, choices);
-    if (!enough && !full && !beams.by_rank.empty()) return;
-    if (!enough)
+    if (!enough && !full && !beams.by_rank.empty() && !beams.settled(tokens)) return;
+    if (!enough && full)
         for (const int32_t child : beams.by_rank)
             beams.keep(child, own_tokens(*request->sequences[static_cast<size_t>(child)]), nullptr);
     tell_best(request, report);
@@ -103,7 +119,7 @@ void Engine::place_children(Request* request, std::span<const BeamChoice> choice
     std::array<bool, limits::beam_width_max> taken{};
     size_t count = 0;
     for (const BeamChoice& choice : choices) {
-        if (choice.ends) continue;
+        if (choice.ends()) continue;
         const int32_t parent = beams.by_rank[static_cast<size_t>(choice.parent)];
         bool& stays = taken[static_cast<size_t>(parent)];
         children[count++] = {&choice, parent, stays ? -1 : parent};
@@ -127,6 +143,7 @@ void Engine::place_children(Request* request, std::span<const BeamChoice> choice
         request->sequences[place]->beam_row = BeamRow::due;
         beams.live[place].logprobs.push_back(child.choice->logprob);
         beams.live[place].sum = child.choice->sum;
+        says_stop(beams, request->params.stops, child.choice->token, &beams.live[place].text);
         beams.by_rank.push_back(child.place);
     }
 }
@@ -135,6 +152,7 @@ void Engine::copy_beam(const Sequence& from, Sequence* to) {
     BeamGroup& beams = *to->request->beams;
     const auto& logprobs = beams.live[static_cast<size_t>(from.index)].logprobs;
     beams.live[static_cast<size_t>(to->index)].logprobs.assign(logprobs.begin(), logprobs.end());
+    beams.live[static_cast<size_t>(to->index)].text = beams.live[static_cast<size_t>(from.index)].text;
     set_own_tokens(to, own_tokens(from));
     cache_.share(from.cache, &to->cache);
     to->computed_most = from.computed_most;
@@ -158,9 +176,8 @@ void Engine::tell_best(Request* request, StepReport* report) {
         const BeamGroup::Kept& kept = beams.kept[static_cast<size_t>(beams.best[i])];
         Sequence* sequence = request->sequences[i].get();
         set_own_tokens(sequence, kept.tokens);
-        sequence->cached_tokens = request->sequences.front()->cached_tokens;
         report->tokens_produced += static_cast<int32_t>(kept.tokens.size());
-        stats_.generated_tokens += kept.tokens.size();
+        recorder_.produced_at_once(static_cast<int32_t>(kept.tokens.size()));
     }
     end_beams(request, FinishReason::length);
 }
@@ -168,17 +185,21 @@ void Engine::tell_best(Request* request, StepReport* report) {
 // All sequences end at once: those that are told for reasons of their own, others for this one.
 void Engine::end_beams(Request* request, FinishReason reason) {
     BeamGroup& beams = *request->beams;
-    note_end(request, reason);
+    deadlines_.remove(request);
     for (const Owned<Sequence>& sequence : request->sequences) {
         const auto i = static_cast<size_t>(sequence->index);
-        const bool ended = i < beams.best.size() && beams.kept[static_cast<size_t>(beams.best[i])].ended;
-        sequence->finish_reason = ended ? FinishReason::end : reason;
+        const BeamEnd end =
+            i < beams.best.size() ? beams.kept[static_cast<size_t>(beams.best[i])].end : BeamEnd::none;
+        sequence->finish_reason = end == BeamEnd::by_token  ? FinishReason::end
+                                  : end == BeamEnd::by_text ? FinishReason::stop_string
+                                                            : reason;
     }
     beams.telling.under_way = !request->released;
     tell_beams(request);
     for (const Owned<Sequence>& sequence : request->sequences) {
         sequence->state = SequenceState::finished;
         request->live--;
+        recorder_.finished(*sequence, request->live == 0);
         if (!sequence->in_pass) leave(sequence.get());
     }
 }
@@ -211,7 +232,7 @@ void Engine::tell_beam_token(Sequence* sequence, int32_t index) {
     const BeamGroup::Kept& kept =
         beams.kept[static_cast<size_t>(beams.best[static_cast<size_t>(sequence->index)])];
     const int32_t token = kept.tokens[static_cast<size_t>(index)];
-    const bool end = kept.ended && static_cast<size_t>(index) + 1 == kept.tokens.size();
+    const bool end = kept.end == BeamEnd::by_token && static_cast<size_t>(index) + 1 == kept.tokens.size();
     StopResult text;
     if (!end && !model_.vocabulary->is_control(token))
         text = sequence->text.push(sequence->request->params.stops, model_.vocabulary->token_bytes(token),

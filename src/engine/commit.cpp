@@ -19,6 +19,7 @@ Status Engine::commit(StepReport* report) {
     computed_ = false;
     const std::lock_guard lock(table_lock_);
     cache_.end_copies();
+    scheduler_.learn(plan_.shape, pass_work_ns_);
     size_t logit_row = 0;
     for (const PlanRow& row : plan_.rows) {
         commit_row(row, logit_row, report);
@@ -26,8 +27,7 @@ Status Engine::commit(StepReport* report) {
     }
     report->passes++;
     report->tokens_computed += plan_.tokens;
-    stats_.passes++;
-    stats_.copied_blocks += plan_.copies.size();
+    recorder_.pass(plan_);
     return debug_checks && !scheduler_.consistent(0) ? Status::INTERNAL : Status::OK;
 }
 
@@ -36,9 +36,7 @@ void Engine::commit_row(const PlanRow& row, size_t logit_row, StepReport* report
     sequence->in_pass = false;
     sequence->request->in_pass--;
     const bool first_time = !sequence->answers();
-    stats_.recomputed_tokens +=
-        static_cast<uint64_t>(std::clamp(sequence->computed_most - row.first, 0, row.count));
-    if (first_time) stats_.prompt_tokens += static_cast<uint64_t>(row.count);
+    recorder_.computed(row, first_time, pass_start_ns_);
     scheduler_.commit(row);  // also of one that ended while the pass ran: others may go on from there
     if (sequence->finished()) {
         leave(sequence);
@@ -70,7 +68,7 @@ void Engine::append_token(Sequence* sequence, size_t logit_row, StepReport* repo
     const int32_t token = sampled.token.token;
     sequence->tokens.push_back(token);
     report->tokens_produced++;
-    stats_.generated_tokens++;
+    recorder_.produced(*sequence);
 
     const bool end = ends(*sequence, token);
     StopResult text;
@@ -129,7 +127,8 @@ void Engine::finish(Sequence* sequence, FinishReason reason) {
     sequence->state = SequenceState::finished;
     sequence->finish_reason = reason;
     const bool last = --request->live == 0;
-    if (last) note_end(request, reason);
+    recorder_.finished(*sequence, last);
+    if (last) deadlines_.remove(request);
     if (!request->released) {
         push_held_text(sequence);
         EventNode* event = push_event(sequence, EventKind::finished, {});
@@ -137,13 +136,6 @@ void Engine::finish(Sequence* sequence, FinishReason reason) {
         event->last = last;
     }
     if (!sequence->in_pass) leave(sequence);
-}
-
-void Engine::note_end(Request* request, FinishReason reason) {
-    stats_.requests_finished++;
-    stats_.requests_cancelled += reason == FinishReason::cancelled ? 1 : 0;
-    stats_.requests_failed += request->failure.status != Status::OK ? 1 : 0;
-    deadlines_.remove(request);
 }
 
 void Engine::push_held_text(Sequence* sequence) {

@@ -12,6 +12,7 @@
 // backend the engine is unusable, and every live request has got its final event.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -20,6 +21,8 @@
 #include "base/hooks.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "engine/host_share.h"
+#include "engine/recorder.h"
 #include "kv/block_cache.h"
 #include "model/rope_tables.h"
 #include "ops/backend.h"
@@ -41,6 +44,8 @@ struct EngineParams {
     int32_t watermark_blocks = -1;  // -1: a twentieth of the blocks, at most one for each sequence of a pass
     bool prefix_cache = true;
     int32_t prefix_cache_blocks = -1;  // kept while nobody holds them; -1: as many as there are
+    int64_t itl_target_us = 0;         // wall time between two tokens of a sequence; 0: none
+    int32_t trace_events = 0;          // kept of the trace, the newest; 0: none is written
     int32_t threads = 1;
     ClockHook clock;
     void* wake_user = nullptr;
@@ -75,29 +80,11 @@ struct StepReport {
 };
 
 struct EngineStats {
-    int32_t running = 0;  // sequences
-    int32_t waiting = 0;
-    int32_t waiting_poll = 0;
-    int32_t paused = 0;
-    int32_t kv_blocks_free = 0;
-    int32_t kv_blocks_held = 0;
-    int32_t kv_blocks_cached = 0;
-    uint64_t requests_submitted = 0;
-    uint64_t requests_finished = 0;
-    uint64_t requests_cancelled = 0;
-    uint64_t requests_failed = 0;
-    uint64_t prompt_tokens = 0;
-    uint64_t cached_tokens = 0;
-    uint64_t recomputed_tokens = 0;
-    uint64_t generated_tokens = 0;
-    uint64_t preemptions = 0;
-    uint64_t evicted_blocks = 0;
-    uint64_t copied_blocks = 0;
-    uint64_t steps = 0;
-    uint64_t passes = 0;
-    int64_t step_time_us = 0;
-    int64_t worst_step_us = 0;
-    int64_t worst_tile_us = 0;
+    MetricsSnapshot figures;
+    std::array<double, CostModel::coefficient_count>
+        cost_ns{};  // of a pass, a row, a token, a token * context
+    double cost_error = 0;
+    double host_share = 1;
 };
 
 struct RequestInfo {
@@ -112,6 +99,13 @@ struct RequestInfo {
     int32_t queue_place = -1;
     FinishReason finish_reason = FinishReason::none;
     Error failure;
+};
+
+// Receives text piece by piece, outside of the engine's lock; returns false to stop.
+class TextSink {
+public:
+    virtual ~TextSink() = default;
+    virtual bool write(std::span<const char> text) = 0;
 };
 
 // Receives the events of a poll, oldest first; returns false for one that doesn't fit, which then stays. Runs under the lock.
@@ -145,6 +139,11 @@ public:
                                          Error* error);
     void poll(EventSink& sink, size_t capacity);
     EngineStats stats();
+    size_t metrics_text(std::span<char> out);          // bytes of the text; written only if it fits
+    [[nodiscard]] Status write_trace(TextSink& sink);  // as JSON; STOPPED
+
+    // Recounts every block; O(everything). For debug builds and tests.
+    bool consistent();
 
     // One thread at a time; BUSY for a second one.
     [[nodiscard]] Status step(const StepParams& params, StepReport* report);
@@ -170,6 +169,7 @@ private:
     void finish_report(const StepTimes& times, StepReport* report);
 
     bool under_way() const { return runner_.under_way() || computed_; }
+    void end_phase(TracePhase phase);
 
     // Parts of intake, commit and their like; they run under the lock.
     void take_mail(int32_t most);
@@ -182,8 +182,10 @@ private:
     void push_progress(Sequence* sequence);
     void push_held_text(Sequence* sequence);
 
-    // Beam search (beams.cpp); all but the first run under the lock.
+    // Beam search (beams.cpp); all but the first two run under the lock.
     Status collect_candidates(const Sequence& sequence, const RowResult& row);
+    BeamEnd end_of_beam(const Sequence& sequence, int32_t token) const;
+    bool says_stop(BeamGroup& beams, const StopSet& stops, int32_t token, TextStream* text) const;
     void commit_beam(Sequence* sequence, StepReport* report);
     void place_children(Request* request, std::span<const BeamChoice> choices);
     void copy_beam(const Sequence& from, Sequence* to);
@@ -197,7 +199,6 @@ private:
     void order(Request* request);
     void finish_all(Request* request, FinishReason reason);
     void finish(Sequence* sequence, FinishReason reason);
-    void note_end(Request* request, FinishReason reason);
     void leave(Sequence* sequence);
     void give_up(Status status);
     void end_after_failure(Request* request, Status status);
@@ -213,6 +214,8 @@ private:
     Request* borrow(uint64_t id, int32_t sequence, int32_t position, Status* status, Error* error);
     void give_back(Request* request);
 
+    Gauges gauges() const;
+    int64_t pass_budget_ns() const;
     int64_t until_deadline_us(int64_t now_ns) const;
     void wake_host();
     void begin_text(Sequence* sequence) const;
@@ -226,6 +229,7 @@ private:
     EngineParams params_;
     Owned<Backend> backend_;
     BlockCache cache_;
+    Recorder recorder_;
     Scheduler scheduler_;
     Runner runner_;
     StepPlan plan_;
@@ -239,6 +243,11 @@ private:
     bool computed_ = false;             // the pass is; its tokens are being chosen, in the order of the plan:
     size_t sampling_row_ = 0;           // the plan's row to look at next
     size_t sampled_count_ = 0;          // rows of logits before it
+    int64_t pass_start_ns_ = 0;
+    int64_t pass_work_ns_ = 0;  // of all steps that it took
+    int64_t phase_start_ns_ = 0;
+    HostShare host_share_;
+    bool work_left_ = false;  // by the last step
 
     std::atomic<bool> stepping_{false};
     std::atomic<bool> woken_{false};
@@ -256,7 +265,6 @@ private:
     Deadlines deadlines_;
     uint64_t arrivals_ = 0;
     EventList events_;
-    EngineStats stats_;
 };
 
 // Checks the parameters against the model, fills in defaults, creates cache, buffers and threads.

@@ -2,7 +2,11 @@
 #include "request/beam_group.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <numeric>
+
+#include "base/limits.h"
 
 namespace treadle {
 namespace {
@@ -13,8 +17,10 @@ bool better(const BeamGroup::Kept& left, const BeamGroup::Kept& right) {
 
 }  // namespace
 
-BeamGroup::BeamGroup(Memory* memory, int32_t width, int32_t told_to_host, float penalty, int32_t tokens_max)
-    : length_penalty(penalty), told(told_to_host), live(memory), by_rank(memory), kept(memory), best(memory),
+BeamGroup::BeamGroup(Memory* memory, int32_t width, int32_t told_to_host, float penalty, int32_t most_tokens,
+                     size_t text_bytes_max)
+    : length_penalty(penalty), told(told_to_host), tokens_max(most_tokens), live(memory), by_rank(memory),
+      kept(memory), best(memory), text_room(memory, text_bytes_max),
       candidates_(memory, static_cast<size_t>(width) * beam_candidates_max(width)),
       parents_(memory, static_cast<size_t>(width)), choices_(memory, beam_choices_max(width)) {
     const auto most = static_cast<size_t>(width);
@@ -67,7 +73,21 @@ void BeamGroup::keep(int32_t sequence, std::span<const int32_t> tokens, const Be
     }
     place->score = score;
     place->serial = serial;
-    place->ended = end != nullptr;
+    place->end = end != nullptr ? end->end : BeamEnd::none;
+}
+
+bool BeamGroup::settled(int32_t tokens) const {
+    if (kept_count_ < told) return false;
+    std::array<float, limits::beam_width_max> scores;
+    for (int32_t i = 0; i < kept_count_; i++)
+        scores[static_cast<size_t>(i)] = kept[static_cast<size_t>(i)].score;
+    std::nth_element(scores.begin(), scores.begin() + (told - 1), scores.begin() + kept_count_,
+                     std::greater<>());
+    const float worst = scores[static_cast<size_t>(told - 1)];
+    return std::all_of(by_rank.begin(), by_rank.end(), [&](int32_t sequence) {
+        const float sum = live[static_cast<size_t>(sequence)].sum;
+        return best_score_ahead(sum, tokens, tokens_max, length_penalty) <= worst;
+    });
 }
 
 void BeamGroup::rank() {

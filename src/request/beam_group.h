@@ -18,6 +18,7 @@
 
 #include "base/memory.h"
 #include "sampling/beam.h"
+#include "text/text_stream.h"
 
 namespace treadle {
 
@@ -30,12 +31,15 @@ enum class BeamRow : uint8_t {
 
 struct BeamGroup {
     // tokens_max: that the search can choose, one after another. `told`: hypotheses that the host wants, at most width.
-    BeamGroup(Memory* memory, int32_t width, int32_t told, float length_penalty, int32_t tokens_max);
+    // text_bytes_max: that a token lets go; 0: what the hypotheses say ends none of them.
+    BeamGroup(Memory* memory, int32_t width, int32_t told, float length_penalty, int32_t tokens_max,
+              size_t text_bytes_max);
 
     struct Live {
         explicit Live(Memory* memory) : logprobs(memory) {}
         std::pmr::vector<float> logprobs;  // of the tokens that the search chose
         float sum = 0;                     // of these
+        TextStream text;                   // what it says, where a stop string may end it
         int32_t candidates = 0;            // of its last row
     };
     struct Kept {
@@ -43,8 +47,8 @@ struct BeamGroup {
         std::pmr::vector<int32_t> tokens;  // that the search chose
         std::pmr::vector<float> logprobs;
         float score = 0;
-        int32_t serial = 0;  // earlier ones are smaller
-        bool ended = false;  // by its last token, not by its length
+        int32_t serial = 0;           // earlier ones are smaller
+        BeamEnd end = BeamEnd::none;  // none: by its length, or that of the search
     };
 
     int32_t width() const { return static_cast<int32_t>(live.size()); }
@@ -59,14 +63,19 @@ struct BeamGroup {
     void keep(int32_t sequence, std::span<const int32_t> tokens, const BeamChoice* end);
     int32_t ends_wanted() const { return width() - kept_count_; }
 
+    // The best `told` of those kept will stay the best, whatever becomes of the live ones, which have `tokens` tokens now.
+    bool settled(int32_t tokens) const;
+
     void rank();  // fills `best` with as many as the host wants, or as there are
 
     float length_penalty;
     int32_t told;
+    int32_t tokens_max;
     std::pmr::vector<Live> live;
     std::pmr::vector<int32_t> by_rank;
     std::pmr::vector<Kept> kept;  // (width), of which the first so many are filled as there were; see keep
     std::pmr::vector<int32_t> best;
+    AlignedArray<char> text_room;  // for what a token lets go; only a step uses it
 
     // What the host has been told after the end: all before `sequence`, and of that one the tokens before `token`.
     struct Telling {

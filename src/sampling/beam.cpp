@@ -26,6 +26,12 @@ float beam_score(float sum, int32_t tokens, float length_penalty) {
     return score_of(sum, divisor_of(tokens, length_penalty));
 }
 
+float best_score_ahead(float sum, int32_t tokens, int32_t tokens_max, float length_penalty) {
+    constexpr double slack = 1 - 1e-6;  // for what pow and the roundings lack to be monotonic
+    const int32_t kindest = length_penalty > 0 ? tokens_max : tokens;
+    return static_cast<float>(static_cast<double>(sum) * slack / divisor_of(kindest, length_penalty));
+}
+
 std::span<const BeamChoice> select_beams(std::span<const BeamParent> parents, int32_t width,
                                          int32_t ends_wanted, int32_t tokens, float length_penalty,
                                          std::span<BeamChoice> scratch) {
@@ -39,7 +45,7 @@ std::span<const BeamChoice> select_beams(std::span<const BeamParent> parents, in
                                 .parent = static_cast<int32_t>(rank),
                                 .token = candidate.token,
                                 .logprob = candidate.logprob,
-                                .ends = candidate.ends};
+                                .end = candidate.end};
         }
     const size_t most = std::min(count, static_cast<size_t>(width) + static_cast<size_t>(ends_wanted));
     std::partial_sort(scratch.begin(), scratch.begin() + static_cast<std::ptrdiff_t>(most),
@@ -48,7 +54,7 @@ std::span<const BeamChoice> select_beams(std::span<const BeamParent> parents, in
     int32_t ended = 0;
     size_t chosen = 0;
     for (; chosen < most && children < width && ended < ends_wanted; chosen++)
-        (scratch[chosen].ends ? ended : children)++;
+        (scratch[chosen].ends() ? ended : children)++;
     return scratch.first(chosen);
 }
 

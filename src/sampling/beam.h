@@ -1,6 +1,9 @@
 // The arithmetic of beam search: which hypotheses go on. The engine notes the candidates of each row when it is sampled, and selects
 // when the rows of all hypotheses of one length exist.
 //
+// The score is that of Wu et al., "Google's Neural Machine Translation System", 2016 (arXiv 1609.08144), section 7, in the simple
+// form log P(Y) / |Y|^alpha, without the offset of 5 of its equation 14; other libraries call alpha the length penalty, too.
+//
 // Invariant: a selection is a pure function of the parents' sums, in their order, and of their rows, bit for bit on every machine.
 // A second implementation makes the same choices if it does the following; every operation is IEEE's, rounded once, to nearest:
 //
@@ -23,10 +26,13 @@
 
 namespace treadle {
 
+// What a token does to the hypothesis that it is appended to.
+enum class BeamEnd : uint8_t { none, by_token, by_text };
+
 struct BeamCandidate {
     int32_t token;
     float logprob;
-    bool ends;  // the hypothesis, with this token
+    BeamEnd end;
 };
 
 struct BeamParent {
@@ -41,7 +47,8 @@ struct BeamChoice {
     int32_t parent;  // its rank
     int32_t token;
     float logprob;
-    bool ends;
+    BeamEnd end;
+    bool ends() const { return end != BeamEnd::none; }
 };
 
 // What a row can bring, and a selection look at.
@@ -50,19 +57,19 @@ constexpr size_t beam_choices_max(int32_t width) {
     return static_cast<size_t>(width) * beam_candidates_max(width);
 }
 
-// Step 1: writes at most beam_candidates_max(width) candidates and returns their number. `ends` tells of a token whether it ends
-// its sequence.
-template <class Ends>
-int32_t beam_candidates(const RowResult& row, int32_t width, Ends ends, std::span<BeamCandidate> out) {
+// Step 1: writes at most beam_candidates_max(width) candidates and returns their number. `end_by` tells of a token how it
+// ends its sequence.
+template <class EndBy>
+int32_t beam_candidates(const RowResult& row, int32_t width, EndBy end_by, std::span<BeamCandidate> out) {
     int32_t count = 0;
     int32_t ended = 0;
     for (int32_t i = 0; i < row.count && count - ended < width; i++) {
         const int32_t token = row.best[i].token;
         const float logprob = log_probability(row, row.best[i].logit);
         if (!(logprob >= -std::numeric_limits<float>::max())) break;  // and all after it
-        const bool end = ends(token);
-        if (end && ended == width) continue;
-        ended += end ? 1 : 0;
+        const BeamEnd end = end_by(token);
+        if (end != BeamEnd::none && ended == width) continue;
+        ended += end != BeamEnd::none ? 1 : 0;
         out[static_cast<size_t>(count++)] = {token, logprob, end};
     }
     return count;
@@ -71,9 +78,14 @@ int32_t beam_candidates(const RowResult& row, int32_t width, Ends ends, std::spa
 // Step 3.
 float beam_score(float sum, int32_t tokens, float length_penalty);
 
+// No hypothesis that goes on from one with this sum and so many tokens to at most `tokens_max` will have a better score: a sum
+// only falls, and is divided by no more than the greatest length of a positive penalty. A bound, not a sharp one.
+float best_score_ahead(float sum, int32_t tokens, int32_t tokens_max, float length_penalty);
+
 // Steps 2 to 5: `parents` by rank, at most `width`; `ends_wanted` more hypotheses may end, at least one; children have `tokens`
 // tokens. The choices stand at the beginning of `scratch` (beam_choices_max), those that end among the children, in order.
-std::span<const BeamChoice> select_beams(std::span<const BeamParent> parents, int32_t width, int32_t ends_wanted,
-                                         int32_t tokens, float length_penalty, std::span<BeamChoice> scratch);
+std::span<const BeamChoice> select_beams(std::span<const BeamParent> parents, int32_t width,
+                                         int32_t ends_wanted, int32_t tokens, float length_penalty,
+                                         std::span<BeamChoice> scratch);
 
 }  // namespace treadle

@@ -31,6 +31,32 @@ Sequence* Scheduler::first_of_unit(Sequence* sequence) {
     return sequence;
 }
 
+// Positions that a victim and its siblings hold; what they share counts once.
+int32_t Scheduler::tokens_of_unit(const Sequence& sequence) {
+    if (sequence.request->beams == nullptr) return sequence.computed();
+    int32_t tokens = 0;
+    for (const Owned<Sequence>& one : sequence.request->sequences) {
+        int32_t shared = 0;
+        for (const Owned<Sequence>& earlier : sequence.request->sequences) {
+            if (earlier == one) break;
+            shared = std::max(shared, std::min(common_with(*one, *earlier), earlier->computed()));
+        }
+        tokens += std::max(one->computed() - shared, 0);
+    }
+    return tokens;
+}
+
+// The first of the unit has what the cache had of the prompt; its siblings will share that.
+void Scheduler::note_admission(Sequence* first) {
+    if (observer_ != nullptr) observer_->admitted(*first);
+    const int32_t found =
+        first->cached_tokens >= 0 ? first->cached_tokens : std::min(first->computed(), first->prompt_tokens);
+    for_each_of_unit(first, [&](Sequence* one) {
+        one->cached_tokens = found;
+        if (one != first && observer_ != nullptr) observer_->admitted(*one);
+    });
+}
+
 // A sequence of a beam search that has nothing in the cache yet takes from it what there is, unless a sibling is still computing
 // it: false, it waits.
 bool Scheduler::find_beginning(Sequence* sequence) {
@@ -62,13 +88,13 @@ int32_t Scheduler::blocks_still_needed(const Sequence& sequence) const {
 // block beside the one that is copied.
 int32_t Scheduler::reserve_of(const Sequence& sequence) const {
     if (sequence.request->beams == nullptr) return blocks_for(sequence.limit);
-    const int32_t own = beam_blocks(1, sequence.given_tokens, sequence.limit);
+    const auto own = static_cast<int32_t>(beam_blocks(1, sequence.given_tokens, sequence.limit));
     return sequence.index == 0 ? own : own - sequence.given_tokens / limits::kv_block_tokens;
 }
 
-int32_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit) {
+int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit) {
     const int32_t shared = prompt_tokens / limits::kv_block_tokens;
-    return shared + width * (blocks_for(limit) - shared + 1);
+    return shared + int64_t{width} * (blocks_for(limit) - shared + 1);
 }
 
 }  // namespace treadle

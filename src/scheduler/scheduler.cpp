@@ -13,6 +13,12 @@ constexpr int32_t skips_max = 32;
 // What a plan looks at behind the head bounds its cost when thousands wait: sequences, and lookups in the cache.
 constexpr int32_t followers_max = 64;
 constexpr int32_t lookups_max = 8;
+// Pieces of prompts that are cut for time are multiples of what a linear layer computes at once; one goes into each eighth pass
+// at least, however long that takes.
+constexpr int32_t tile_tokens = 8;
+constexpr int32_t passes_without_prompt_max = 7;
+// Bulk rows beside others make a pass longer by a tenth at most.
+constexpr int64_t bulk_share = 10;
 
 bool decodes(const Sequence& sequence) {
     return sequence.state == SequenceState::generating && sequence.beam_row == BeamRow::due &&
@@ -39,8 +45,9 @@ int32_t common_beginning(const Sequence& a, const Sequence& b) {
 
 int32_t blocks_for(int32_t tokens) { return blocks_of(tokens - 1); }
 
-Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache)
-    : params_(params), cache_(cache), running_(memory), order_(memory) {
+Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache,
+                     SchedulerObserver* observer)
+    : params_(params), cache_(cache), observer_(observer), running_(memory), order_(memory) {
     running_.reserve(static_cast<size_t>(params.max_sequences));
     order_.reserve(static_cast<size_t>(params.max_sequences));
 }
@@ -67,13 +74,27 @@ void Scheduler::reprioritize(Sequence* sequence) {
 
 // ---- The plan
 
-void Scheduler::plan(StepPlan* plan) {
+void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     plan->clear();
     preempted_ = false;
     if (unordered_) order_running();
+    limit_ns_ = pass_budget_ns;
+    const bool prompts = prompts_wait(foreground);
     plan_classes(plan, foreground);
-    if (plan->rows.empty() || !foreground_busy()) plan_classes(plan, background);
+    passes_without_prompt_ =
+        prompts && plan->decodes == static_cast<int32_t>(plan->rows.size()) ? passes_without_prompt_ + 1 : 0;
+    plan_background(plan);
     stalled_ = plan->rows.empty();
+}
+
+// Bulk has the passes in which nothing else is computed, and rows that hardly make a pass longer.
+void Scheduler::plan_background(StepPlan* plan) {
+    if (!plan->rows.empty()) {
+        if (!cost_.ready()) return;
+        const int64_t base_ns = cost_.predict_high_ns(plan->shape);
+        limit_ns_ = std::min(limit_ns_, base_ns + base_ns / bulk_share);
+    }
+    plan_classes(plan, background);
 }
 
 // Paused sequences leave the others alone, with their blocks; the rest are ranked anew.
@@ -81,18 +102,9 @@ void Scheduler::order_running() {
     unordered_ = false;
     order_.assign(running_.begin(), running_.end());
     for (Sequence* sequence : order_)
-        if (sequence->request->params.priority == Priority::paused) {
-            remove(sequence);
-            enqueue(sequence);
-        }
+        if (sequence->request->params.priority == Priority::paused)
+            set_back(sequence, sequence->computed(), false);
     std::sort(running_.begin(), running_.end(), ranks);
-}
-
-// Somebody of the foreground runs or waits, though perhaps not in this very pass.
-bool Scheduler::foreground_busy() const {
-    return std::any_of(running_.begin(), running_.end(),
-                       [](const Sequence* s) { return foreground.holds(*s) && s->runnable(); }) ||
-           !waiting_[0].empty() || !waiting_[1].empty();
 }
 
 void Scheduler::plan_classes(StepPlan* plan, Classes classes) {
@@ -123,16 +135,27 @@ void Scheduler::plan_decodes(StepPlan* plan, Priority priority, int32_t kept_for
         if (urgency(*sequence) == priority && decodes(*sequence)) order_.push_back(sequence);
     const size_t count = order_.size();
     if (count == 0) return;
+    const bool timed = priority == Priority::bulk && limit_ns_ != INT64_MAX;
     size_t& turn = turn_[static_cast<size_t>(priority)];
     const auto room = static_cast<size_t>(std::max(budget(*plan) - kept_for_prompts, 0));
-    const bool all = count <= room;  // then in order of rank, so that nobody is planned and preempted again
+    const bool all =
+        count <= room && !timed;  // in order of rank, so that nobody is planned and preempted again
     const size_t start = all ? 0 : turn % count;
     size_t tried = 0;
     for (size_t planned = 0; tried < count && planned < room; tried++) {
         Sequence* sequence = order_[(start + tried) % count];
-        planned += decodes(*sequence) && add_row(plan, sequence, 1) ? 1 : 0;
+        if (!decodes(*sequence)) continue;  // preempted for one of those before
+        if (timed && !has_time(*plan, *sequence)) break;
+        planned += add_row(plan, sequence, 1) ? 1 : 0;
     }
     if (!all) turn = (start + tried) % count;
+}
+
+// For a token of the sequence, beside what is planned already. A pass without rows has time for the first.
+bool Scheduler::has_time(const StepPlan& plan, const Sequence& sequence) const {
+    PassShape shape = plan.shape;
+    shape.add(sequence.next_position(), 1, true);
+    return plan.rows.empty() || cost_.predict_high_ns(shape) <= limit_ns_;
 }
 
 void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
@@ -141,9 +164,22 @@ void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
         if (classes.holds(*sequence) && prefills(*sequence)) order_.push_back(sequence);
     for (Sequence* sequence : order_) {
         if (budget(*plan) == 0) return;
-        if (prefills(*sequence) && find_beginning(sequence))
-            add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
+        if (!prefills(*sequence) || !find_beginning(sequence)) continue;
+        const int32_t count = affordable(*plan, *sequence, std::min(sequence->left(), budget(*plan)));
+        if (count > 0) add_row(plan, sequence, count);
     }
+}
+
+// Of the next `count` tokens of a prompt, those that the pass has time for. A prompt alone has all the time that there is.
+int32_t Scheduler::affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const {
+    const bool is_bulk = background.holds(sequence);
+    if (limit_ns_ == INT64_MAX || (plan.decodes == 0 && !is_bulk)) return count;
+    int32_t most = cost_.largest_chunk(plan.shape, sequence.next_position(), count, limit_ns_);
+    if (most < count) most -= most % tile_tokens;
+    const bool only_decodes = plan.decodes == static_cast<int32_t>(plan.rows.size());
+    const bool must_go_on =
+        is_bulk ? plan.rows.empty() : only_decodes && passes_without_prompt_ >= passes_without_prompt_max;
+    return must_go_on ? std::max(most, std::min(count, tile_tokens)) : most;
 }
 
 void Scheduler::admit(StepPlan* plan, Priority priority) {
@@ -152,6 +188,7 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
     int32_t lookups = 0;
     for (Sequence* sequence = queue.front(); sequence != nullptr && budget(*plan) > 0; looked_at++) {
         if (preempted_ || looked_at == followers_max || lookups == lookups_max) return;
+        if (affordable(*plan, *sequence, tile_tokens) == 0) return;
         Sequence* next = sequence->next;
         while (next != nullptr && same_unit(*next, *sequence)) next = next->next;
         if (sequence->runnable() && !waits_for_producer(*sequence)) {
@@ -205,16 +242,15 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
         one->state = SequenceState::prompt;
         one->skipped = 0;
     });
-    if (sequence->cached_tokens < 0) {
-        sequence->cached_tokens = std::min(first->computed(), sequence->prompt_tokens);
-        cached_tokens_ += static_cast<uint64_t>(sequence->cached_tokens);
-    }
-    add_row(plan, first, std::min(first->left(), budget(*plan)));
+    note_admission(first);
+    const int32_t count = std::min(first->left(), budget(*plan));
+    add_row(plan, first, std::max(affordable(*plan, *first, count), std::min(count, tile_tokens)));
     return true;
 }
 
 // Places among the running, if need be those of less urgent ones.
 bool Scheduler::has_slot(const Sequence& sequence) const {
+    if (!batch_fits(sequence)) return false;
     const int32_t free = params_.max_sequences - running();
     const int32_t wanted = unit_size(sequence);
     if (free >= wanted || params_.policy == MemoryPolicy::reserve) return free >= wanted;
@@ -222,6 +258,18 @@ bool Scheduler::has_slot(const Sequence& sequence) const {
         return urgency(sequence) < urgency(*other);
     });
     return free + outranked >= wanted;
+}
+
+// Whether a pass still has time for a token of each when one more runs; less urgent ones don't count.
+bool Scheduler::batch_fits(const Sequence& more) const {
+    if (limit_ns_ == INT64_MAX || !cost_.ready()) return true;
+    PassShape shape;
+    for (const Sequence* sequence : running_)
+        if (sequence->runnable() && urgency(*sequence) <= urgency(more))
+            shape.add(sequence->length(), 1, true);
+    if (shape.rows == 0) return true;
+    for (int32_t i = 0; i < unit_size(more); i++) shape.add(more.length(), 1, true);
+    return cost_.predict_high_ns(shape) <= limit_ns_;
 }
 
 // Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
@@ -235,10 +283,9 @@ bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
         });
         const bool alone = running_.empty();
         const int32_t watermark = alone ? 0 : params_.watermark_blocks;
-        const bool fits =
-            params_.policy == MemoryPolicy::reserve
-                ? reserved_blocks() + reserve <= cache_->total()
-                : needed + growing_blocks() + watermark <= cache_->available();
+        const bool fits = params_.policy == MemoryPolicy::reserve
+                              ? reserved_blocks() + reserve <= cache_->total()
+                              : needed + growing_blocks() + watermark <= cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
         if (victim == nullptr) return false;
@@ -250,8 +297,7 @@ bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
 int32_t Scheduler::growing_blocks() const {
     int32_t blocks = 0;
     for (const Sequence* sequence : running_)
-        if (sequence->state == SequenceState::prompt)
-            blocks += blocks_still_needed(*sequence);
+        if (sequence->state == SequenceState::prompt) blocks += blocks_still_needed(*sequence);
     return blocks;
 }
 
@@ -274,11 +320,7 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
         count = cache_->preparable(sequence->cache) - first;
         if (count <= 0) return false;
     }
-    const bool logits = first + count == sequence->length();
-    plan->rows.push_back({sequence, first, count, logits});
-    plan->tokens += count;
-    plan->logit_rows += logits ? 1 : 0;
-    plan->table_blocks += blocks_of(first + count);
+    plan->add({sequence, first, count, first + count == sequence->length()});
     return true;
 }
 
@@ -301,21 +343,20 @@ Sequence* Scheduler::victim_for(const Sequence& sequence, bool by_class_only) co
 
 // Takes back what this plan has given the victim, and its blocks; what it computed stays findable while it lasts.
 void Scheduler::preempt(StepPlan* plan, Sequence* victim) {
+    const int32_t tokens = tokens_of_unit(*victim);
     for_each_of_unit(victim, [&](Sequence* one) {
-        const auto row = std::find_if(plan->rows.begin(), plan->rows.end(),
-                                      [&](const PlanRow& planned) { return planned.sequence == one; });
-        if (row != plan->rows.end()) {
-            plan->tokens -= row->count;
-            plan->logit_rows -= row->logits ? 1 : 0;
-            plan->table_blocks -= blocks_of(row->first + row->count);
-            plan->rows.erase(row);
-        }
+        plan->remove(one);
         cache_->cancel_copy(&one->cache, &plan->copies);
-        remove(one);
-        enqueue(one);
+        set_back(one, one == victim ? tokens : 0, one == victim);
     });
     preempted_ = true;
-    preemptions_++;
+}
+
+// From the running to its queue, without its blocks.
+void Scheduler::set_back(Sequence* sequence, int32_t tokens, bool preempted) {
+    if (observer_ != nullptr) observer_->set_back(*sequence, tokens, preempted);
+    remove(sequence);
+    enqueue(sequence);
 }
 
 // ---- What happens between plans

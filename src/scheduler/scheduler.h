@@ -9,6 +9,9 @@
 // Invariants: the first in rank that can run gets its blocks, for which all others may be preempted, and a row in every plan
 // whose batch is large enough, in its turn otherwise: so nothing hangs, however small the cache. How a plan cuts the work, and
 // who is preempted, never changes a token (numerics contract); it only decides who waits.
+//
+// Where passes should not take longer than a budget, decodes are planned all the same, pieces of prompts are cut to what the
+// cost model gives them, and no more sequences are admitted than can have a token each within it.
 #pragma once
 
 #include <array>
@@ -19,6 +22,7 @@
 #include "base/memory.h"
 #include "kv/block_cache.h"
 #include "request/request.h"
+#include "scheduler/cost_model.h"
 #include "scheduler/plan.h"
 
 namespace treadle {
@@ -35,12 +39,32 @@ struct SchedulerParams {
     int64_t table_blocks_max = INT64_MAX;  // blocks that the tables of one pass may name, all together
 };
 
+// Is told what a plan does to sequences, for figures and traces.
+class SchedulerObserver {
+public:
+    virtual ~SchedulerObserver() = default;
+    virtual void admitted(
+        Sequence& sequence) = 0;  // its cache says what was found; cached_tokens is -1 the first time
+    // It gave up its blocks, with so many tokens in them: preempted for another, or paused by the host. Of a beam search that is
+    // preempted one sequence tells it, for all.
+    virtual void set_back(Sequence& sequence, int32_t tokens, bool preempted) = 0;
+};
+
 class Scheduler {
 public:
-    Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache);
+    // The observer may be null; it and the cache outlive the scheduler.
+    Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache,
+              SchedulerObserver* observer = nullptr);
 
     void enqueue(Sequence* sequence);
-    void plan(StepPlan* plan);
+
+    // The pass should take at most so long, as far as that is up to pieces of prompts, to bulk rows and to how many sequences
+    // run at once. INT64_MAX: any time.
+    void plan(StepPlan* plan, int64_t pass_budget_ns = INT64_MAX);
+
+    // A pass of this shape took so long to compute.
+    void learn(const PassShape& shape, int64_t ns) { cost_.add(shape, ns); }
+    const CostModel& cost_model() const { return cost_; }
 
     // A pass has computed the row: its positions become findable, and a prompt that is complete generates from now on.
     void commit(const PlanRow& row);
@@ -60,9 +84,6 @@ public:
     int32_t waiting_poll() const;                         // running ones whose events fill their room
     int32_t queue_place(const Sequence* sequence) const;  // sequences before it, -1 if it doesn't wait
     bool has_work() const;                                // a plan made now would not be empty
-    uint64_t preemptions() const { return preemptions_; }
-    // Of prompts, found when they were first admitted.
-    uint64_t cached_tokens() const { return cached_tokens_; }
 
     // Recounts blocks against the running sequences; O(everything). For debug builds and tests.
     bool consistent(int64_t held_by_others) const;
@@ -79,6 +100,7 @@ private:
     static constexpr Classes background = {Priority::bulk, Priority::bulk};
 
     void order_running();
+    void plan_background(StepPlan* plan);
     void plan_classes(StepPlan* plan, Classes classes);
     void plan_decodes(StepPlan* plan, Priority priority, int32_t kept_for_prompts);
     void plan_prompts(StepPlan* plan, Classes classes);
@@ -86,8 +108,13 @@ private:
     bool try_admit(StepPlan* plan, Sequence* sequence);
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
+    bool has_time(const StepPlan& plan, const Sequence& sequence) const;
+    bool batch_fits(const Sequence& more) const;
+    int32_t affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     bool waits_for_producer(const Sequence& sequence);
     static Sequence* first_of_unit(Sequence* sequence);
+    static int32_t tokens_of_unit(const Sequence& sequence);
+    void note_admission(Sequence* first);
     bool find_beginning(Sequence* sequence);
     int32_t blocks_still_needed(const Sequence& sequence) const;
     int32_t reserve_of(const Sequence& sequence) const;
@@ -97,22 +124,24 @@ private:
     bool add_row(StepPlan* plan, Sequence* sequence, int32_t count);
     int32_t growing_blocks() const;
     int32_t reserved_blocks() const;
-    bool foreground_busy() const;
 
     Sequence* victim_for(const Sequence& sequence, bool by_class_only) const;
     void preempt(StepPlan* plan, Sequence* victim);
+    void set_back(Sequence* sequence, int32_t tokens, bool preempted);
     SequenceQueue& queue_of(Priority priority);
 
     SchedulerParams params_;
     BlockCache* cache_;
+    SchedulerObserver* observer_;
     std::array<SequenceQueue, priorities> waiting_;
     SequenceQueue paused_;
     std::pmr::vector<Sequence*> running_;  // in order of rank
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
+    CostModel cost_;
+    int64_t limit_ns_ = INT64_MAX;       // of the pass that is being planned
+    int32_t passes_without_prompt_ = 0;  // although one waited
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
-    uint64_t preemptions_ = 0;
-    uint64_t cached_tokens_ = 0;
     bool preempted_ = false;  // by this plan
     bool unordered_ = false;  // a rank has changed
     bool stalled_ = false;    // the last plan was empty, and nothing has happened since
@@ -122,7 +151,7 @@ private:
 int32_t blocks_for(int32_t tokens);
 
 // The most blocks that a beam search holds whose hypotheses have `limit` tokens at most: they share the whole blocks of the prompt;
-// beyond, each has its own and perhaps one that it copies from. The caller sees to it that it doesn't overflow.
-int32_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit);
+// beyond, each has its own and perhaps one that it copies from.
+int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit);
 
 }  // namespace treadle

@@ -75,7 +75,9 @@ std::vector<BeamCandidate> candidates_of(const RowResult& row, int32_t width,
                                          const std::vector<bool>& ending) {
     std::vector<BeamCandidate> out(beam_candidates_max(width));
     const int32_t count = beam_candidates(
-        row, width, [&](int32_t token) { return ending[static_cast<size_t>(token)]; }, out);
+        row, width,
+        [&](int32_t token) { return ending[static_cast<size_t>(token)] ? BeamEnd::by_token : BeamEnd::none; },
+        out);
     out.resize(static_cast<size_t>(count));
     return out;
 }
@@ -121,8 +123,7 @@ std::vector<Hypothesis> search(int32_t vocabulary, int32_t length, int32_t width
         std::vector<std::vector<BeamCandidate>> candidates;
         std::vector<BeamParent> parents;
         for (const Hypothesis& one : live)
-            candidates.push_back(
-                candidates_of(row_of(logits_after(one.tokens, vocabulary)), width, ending));
+            candidates.push_back(candidates_of(row_of(logits_after(one.tokens, vocabulary)), width, ending));
         for (size_t i = 0; i < live.size(); i++) parents.push_back({live[i].sum, candidates[i]});
         std::vector<BeamChoice> scratch(beam_choices_max(width));
         std::vector<Hypothesis> children;
@@ -132,7 +133,7 @@ std::vector<Hypothesis> search(int32_t vocabulary, int32_t length, int32_t width
             child.tokens.push_back(choice.token);
             child.sum = choice.sum;
             child.score = choice.score;
-            (choice.ends ? over : children).push_back(child);
+            (choice.ends() ? over : children).push_back(child);
         }
         if (static_cast<int32_t>(over.size()) == width) break;
         live = children;
@@ -179,7 +180,7 @@ TEST_CASE("a selection is what the plain rule says, with ties, ends and excluded
         for (size_t i = 0; i < chosen.size(); i++) {
             CHECK(chosen[i].parent == static_cast<int32_t>(expected[i].parent));
             CHECK(chosen[i].token == expected[i].token);
-            CHECK(chosen[i].ends == expected[i].ends);
+            CHECK(chosen[i].ends() == expected[i].ends);
             CHECK(chosen[i].sum == expected[i].sum);
             CHECK(chosen[i].score == expected[i].score);
         }
@@ -217,11 +218,11 @@ TEST_CASE("a search that is wide enough finds the best of all sequences, in thei
 TEST_CASE("of more hypotheses than it is wide a group keeps the best, and ranks equals by age") {
     test::TestAllocator allocator;
     Memory memory(allocator.hooks(), MemoryKind::other);
-    BeamGroup group(&memory, 3, 2, 0, 8);
+    BeamGroup group(&memory, 3, 2, 0, 8, 0);
     const std::vector<int32_t> tokens = {5, 6};
     const auto keep = [&](float score, int32_t last) {
         group.live[0].sum = score;
-        const BeamChoice end = {score, score, 0, last, -1, true};
+        const BeamChoice end = {score, score, 0, last, -1, BeamEnd::by_token};
         group.keep(0, tokens, &end);
     };
     keep(-2, 1);
@@ -238,9 +239,9 @@ TEST_CASE("of more hypotheses than it is wide a group keeps the best, and ranks 
     const BeamGroup::Kept& first = group.kept[static_cast<size_t>(group.best[0])];
     const BeamGroup::Kept& second = group.kept[static_cast<size_t>(group.best[1])];
     CHECK(first.tokens.back() == 2);
-    CHECK(first.ended);
+    CHECK(first.end == BeamEnd::by_token);
     CHECK(first.logprobs.size() == 1);
-    CHECK_FALSE(second.ended);
+    CHECK(second.end == BeamEnd::none);
     CHECK(second.tokens.size() == 2);
     CHECK(second.logprobs.size() == 2);
 }

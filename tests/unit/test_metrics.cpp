@@ -165,7 +165,6 @@ std::unique_ptr<Metrics> some_metrics() {
     metrics->on_finish(FinishReason::error, 1'234'567);
     metrics->on_preempt(300);
     metrics->on_recomputed(212);
-    metrics->on_evict(7);
     metrics->on_copy(2);
     for (int i = 0; i < 64; i++) metrics->on_pass(64, 64 + i % 2);
     for (int i = 0; i < 100; i++) metrics->on_step(3'000 + i, 90 + i);
@@ -179,7 +178,8 @@ constexpr Gauges some_gauges = {.requests_running = 4,
                                 .blocks_total = 32,
                                 .blocks_free = 12,
                                 .blocks_held = 8,
-                                .blocks_cached = 12};
+                                .blocks_cached = 12,
+                                .blocks_evicted = 7};
 
 }  // namespace
 
