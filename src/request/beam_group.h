@@ -1,6 +1,6 @@
-// The hypotheses of a beam search, which is one request. Those that go on are its sequences, each with its tokens and blocks; this
-// holds what else belongs to them, those that are over, and how far the best have been told. The scheduler sees to it that the
-// sequences of a group are admitted and preempted together; the engine's sampling fills in candidates, its commit selects.
+// The hypotheses of a beam search, which is one request. Those that go on are its sequences, each with its tokens and blocks;
+// this holds what else belongs to them, those that are over, and how far the best have been told. The scheduler sees to it that
+// the sequences of a group are admitted and preempted together; the engine's sampling fills in candidates, its commit selects.
 //
 //     by_rank   2   0   3             sequences of the live hypotheses, best first; sequence 1 has none at the moment
 //     live     [0] [1] [2] [3]        by sequence: sum, log-probabilities of its own tokens, candidates of its last row

@@ -1,21 +1,25 @@
-// The arithmetic of beam search: which hypotheses go on. The engine notes the candidates of each row when it is sampled, and selects
-// when the rows of all hypotheses of one length exist.
+// The arithmetic of beam search: which hypotheses go on. The engine notes the candidates of each row when it is sampled, and
+// selects when the rows of all hypotheses of one length exist.
 //
-// The score is that of Wu et al., "Google's Neural Machine Translation System", 2016 (arXiv 1609.08144), section 7, in the simple
-// form log P(Y) / |Y|^alpha, without the offset of 5 of its equation 14; other libraries call alpha the length penalty, too.
+// The score is that of Wu et al., "Google's Neural Machine Translation System", 2016 (arXiv 1609.08144, section 7), in its simple
+// form: log P(Y) / |Y|^alpha, without the offset of 5. alpha is the length penalty.
 //
-// Invariant: a selection is a pure function of the parents' sums, in their order, and of their rows, bit for bit on every machine.
-// A second implementation makes the same choices if it does the following; every operation is IEEE's, rounded once, to nearest:
+// Invariant: a selection is a pure function of the parents' sums, in their order, and of their rows, bit for bit on every
+// machine. A second implementation makes the same choices if it does the following; every operation is IEEE's, rounded once, to
+// nearest:
 //
-//   1. Candidates of a row, by (logit descending, id ascending), as log_probability gives them; those of -infinity are none. They
-//      are taken from the front until `width` are taken that go on; of those that end, the first `width` are taken. No more than the
-//      256 best of a row are looked at.
+//   1. Candidates of a row, by (logit descending, id ascending), as log_probability gives them; those of -infinity are none.
+//      They are taken from the front until `width` are taken that go on; of those that end, the first `width` are taken. No more
+//      than the 256 best of a row are looked at.
 //   2. Sum: the parent's sum + the log-probability, in float. The sum of the prompt is 0.
-//   3. Score: float(double(sum) / pow(double(n), double(length_penalty))), pow by base/math.h; n counts the tokens that the search
-//      has chosen, this one among them.
+//   3. Score: float(double(sum) / pow(double(n), double(length_penalty))), pow by base/math.h; n counts the tokens that the
+//      search has chosen, this one among them.
 //   4. Order: by (score descending, rank of the parent, token id). The rank of a hypothesis is its place among the children.
-//   5. In this order, candidates that go on become children and those that end are kept, until there are `width` children or as many
-//      have ended as are still wanted.
+//   5. In this order, candidates that go on become children and those that end are kept, until there are `width` children or as
+//      many have ended as are still wanted.
+//   6. The search ends when `width` have ended, when no candidate goes on, or when its hypotheses are full; those that are alive
+//      then are kept too, in order. The best are those with the best scores, of equals those that were kept first. To end as
+//      soon as nothing can change the best any more (best_score_ahead) makes no difference to them.
 #pragma once
 
 #include <cstdint>

@@ -150,8 +150,8 @@ private:
 // Blocks that a sequence of so many tokens fills at most: the last token of a full sequence is never computed.
 int32_t blocks_for(int32_t tokens);
 
-// The most blocks that a beam search holds whose hypotheses have `limit` tokens at most: they share the whole blocks of the prompt;
-// beyond, each has its own and perhaps one that it copies from.
+// The most blocks that a beam search holds whose hypotheses have `limit` tokens at most: they share the whole blocks of the
+// prompt; beyond, each has its own and perhaps one that it copies from.
 int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit);
 
 }  // namespace treadle
