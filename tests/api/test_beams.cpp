@@ -79,12 +79,12 @@ TEST_CASE("beam search: each field out of its range, or that has no meaning with
     Host host;
     const engine_part part = text_part("once upon a time");
     engine_request id = 0;
-    const auto refused = [&](const char* word, auto change, engine_status status = ENGINE_INVALID_ARGUMENT) {
+    const auto refused = [&](const char* word, auto change) {
         engine_request_params params = beams(&part, 3, 2);
         change(params);
         Failure failure;
         INFO(word);
-        CHECK(engine_submit(host.e, &params, &id, failure) == status);
+        CHECK(engine_submit(host.e, &params, &id, failure) == ENGINE_INVALID_ARGUMENT);
         CHECK_MESSAGE(failure.names(word), failure.message());
     };
     for (const int32_t width : {0, -1, 33, INT32_MIN, INT32_MAX})
@@ -104,9 +104,19 @@ TEST_CASE("beam search: each field out of its range, or that has no meaning with
     refused("min_p", [](engine_request_params& params) { params.min_p = 0.5f; });
     refused("logprobs", [](engine_request_params& params) { params.logprobs = 1; });
     refused("samples", [](engine_request_params& params) { params.samples = 4; });
-    refused(
-        "beam_width", [](engine_request_params& params) { params.max_tokens = 400; }, ENGINE_POOL_TOO_SMALL);
     CHECK(host.step().running == 0);  // nothing was taken in
+
+    engine_params small = small_engine_params();
+    small.kv_blocks = 15;
+    Host cramped(small);
+    engine_request_params params = beams(&part, 4, 2);
+    params.max_tokens = 60;
+    Failure failure;
+    CHECK(engine_submit(cramped.e, &params, &id, failure) == ENGINE_POOL_TOO_SMALL);
+    CHECK_MESSAGE(failure.names("beam_width is 4"), failure.message());
+    params.max_tokens = -1;  // as many as fit
+    const std::vector<Told> told = tell(cramped, cramped.submit(params), 2);
+    CHECK(told[0].tokens.size() > 10);
 }
 
 TEST_CASE("beam search: the best are told in order, with their texts and scores, however small the polls") {
@@ -139,6 +149,7 @@ TEST_CASE("beam search: ends by stop strings and stop tokens, whose text is not 
     const std::vector<Told> plain = tell(host, host.submit(params), 4);
     const int32_t stop = plain[1].tokens[4];
     params.stop_tokens = &stop;
+    params.length_penalty = -1;  // for short ones
     params.stop_token_count = 1;
     bool stopped = false;
     for (const Told& one : tell(host, host.submit(params), 4)) {
