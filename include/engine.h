@@ -407,6 +407,8 @@ typedef struct engine_request_params {
                                  the time an answer takes what others have asked. Default: 0 */
     int32_t prefix_cache;     /* 0: it shares blocks with its own samples and forks only, and leaves none behind. Default: 1 */
     int32_t generated_tail;   /* so many last tokens of the prompt count as generated: an answer that goes on. Default: 0 */
+    int32_t beam_width;       /* hypotheses of a beam search, see below; 1: off. 1 .. 32, at most max_sequences. Default: 1 */
+    float length_penalty;     /* of a beam search: above 0 it favours long answers, below 0 short ones. -4 .. 4. Default: 1 */
 } engine_request_params;
 ENGINE_API engine_status engine_request_params_init(engine_request_params* params, size_t size);
 
@@ -419,6 +421,25 @@ ENGINE_API engine_status engine_request_params_init(engine_request_params* param
  * POOL_TOO_SMALL, FULL, LIMIT, NOMEM, UNUSABLE: nothing was taken in. */
 ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
                                        engine_error* error);
+
+/* Beam search: with a beam_width above 1, a request looks for likely answers instead of choosing one token after another. Of all
+ * ways to continue its hypotheses by a token it keeps the `beam_width` with the best scores:
+ *
+ *     score = sum of the log-probabilities of the tokens / (number of these tokens) ^ length_penalty
+ *
+ * the length normalisation of Wu et al. 2016 (arXiv 1609.08144, section 7), without an offset. Equal scores go by the rank of the
+ * parent, then by the lower token id. A hypothesis that ends, by an end or stop token or a stop string, is kept aside. The search
+ * is over when beam_width hypotheses have ended or none that goes on can be among the best any more, and at max_tokens (-1: as
+ * many as fit the pool). Then the best `samples` of them (1 .. beam_width) are told, the best as sequence 0: for each its TOKEN
+ * events, with `logprob`, and FINISHED with `score`. There are no events of tokens before that, and until then its sequences are
+ * just the prompt. A search that is cancelled, fails or meets its deadline tells no tokens. Should there be fewer hypotheses than
+ * samples, in a tiny vocabulary, the last sequences have no tokens; whichever has none, has the score -infinity. The hypotheses
+ * share the blocks of what they have in common; they are admitted and preempted together.
+ *
+ * temperature, top_k, top_p, min_p and logprobs must be at their defaults (INVALID_ARGUMENT); seed and first_sample mean nothing.
+ * POOL_TOO_SMALL tells that kv_blocks is less than the worst case: the whole blocks of the prompt, and beam_width times (the
+ * blocks of a whole answer + 1). A fork of a hypothesis is a plain request unless its own parameters say otherwise. In the stats
+ * its tokens count when they are told, and it has no part in the times to the first token and between tokens. */
 
 /* A new request that goes on from the first `position` tokens of a sequence (1 .. its length), live or over: for another way to
  * continue, with its own draws and, if wanted, other parameters. Nothing is computed twice as long as the blocks are in the
@@ -484,8 +505,8 @@ ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, in
 /* Puts the first `position` tokens of a sequence (1 .. its length) into the caller's buffer, as the beginning of an answer that
  * goes on; or with -1 all of it as it is, its end included. *size is the number of bytes, also with BUFFER_TOO_SMALL (then
  * nothing is written); buffer may be NULL if capacity is 0. A sequence that lives may have grown since it was asked for its size.
- * One that ended with ENGINE_FINISH_ERROR is saved as one that goes on. Errors: STALE_ID, INVALID_ARGUMENT, BUFFER_TOO_SMALL,
- * NOMEM. */
+ * One that ended with ENGINE_FINISH_ERROR is saved as one that goes on. A beam search is saved when it is over, each of the best
+ * for itself. Errors: STALE_ID, INVALID_ARGUMENT, BUFFER_TOO_SMALL, NOMEM. */
 ENGINE_API engine_status engine_session_save(engine* e, engine_request id, int32_t sequence, int32_t position, void* buffer,
                                              size_t capacity, size_t* size, engine_error* error);
 
@@ -597,6 +618,7 @@ typedef struct engine_event {
     int32_t generated_tokens;  /* FINISHED */
     int32_t cached_tokens;     /* FINISHED: of the prompt, found in the cache when it started */
     int32_t last;              /* FINISHED: 1 if the request has no more events */
+    float score;               /* FINISHED: of a beam search's hypothesis, else 0 */
 } engine_event;
 
 typedef struct engine_logprob {

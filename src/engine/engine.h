@@ -202,6 +202,20 @@ private:
     bool ends(const Sequence& sequence, int32_t token) const;
     EventNode* push_event(Sequence* sequence, EventKind kind, std::string_view text);
     void push_progress(Sequence* sequence);
+    void push_held_text(Sequence* sequence);
+
+    // Beam search (beams.cpp); all but the first two run under the lock.
+    Status collect_candidates(const Sequence& sequence, const RowResult& row);
+    BeamEnd end_of_beam(const Sequence& sequence, int32_t token) const;
+    bool says_stop(BeamGroup& beams, const StopSet& stops, int32_t token, TextStream* text) const;
+    void commit_beam(Sequence* sequence, StepReport* report);
+    void place_children(Request* request, std::span<const BeamChoice> choices);
+    void copy_beam(const Sequence& from, Sequence* to);
+    void clear_beam(Sequence* sequence);
+    void tell_best(Request* request, StepReport* report);
+    void end_beams(Request* request, FinishReason reason);
+    void tell_beams(Request* request);
+    void tell_beam_token(Sequence* sequence, int32_t index);
 
     // The end of a request. finish, leave, bury_if_unnamed and drop_events run under the lock.
     void order(Request* request);
@@ -231,8 +245,12 @@ private:
     int64_t pass_budget_ns() const;
     int64_t until_deadline_us(int64_t now_ns) const;
     void wake_host();
+    void begin(Request* request) const;
     void begin_text(Sequence* sequence) const;
     Status limit_of(int32_t prompt_tokens, int32_t wanted_limit, int32_t* limit, Error* error) const;
+    Status limit_of_beams(int32_t width, int32_t prompt_tokens, bool as_many_as_fit, int32_t* limit,
+                          Error* error) const;
+    void make_beams(Request* request) const;
 
     // A request that stays in memory as long as this lives; its parameters and the tokens before `position` don't change.
     struct Borrowed {
@@ -247,6 +265,7 @@ private:
         const Sequence* sequence = nullptr;
         int32_t position = 0;
         // As they were when it was borrowed.
+        bool is_searching = false;
         FinishReason finish_reason = FinishReason::none;
         uint64_t delivered_bytes = 0;
         uint64_t forks = 0;

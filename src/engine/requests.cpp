@@ -55,9 +55,11 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
     const int32_t wanted_limit = limit_wanted(prompt_tokens, max_tokens);
     int32_t limit = 0;
     TREADLE_TRY(limit_of(prompt_tokens, wanted_limit, &limit, error));
+    if (params.beam_width > 1)
+        TREADLE_TRY(limit_of_beams(params.beam_width, prompt_tokens, max_tokens < 0, &limit, error));
     params.scope = scope_of(params.scope);
     Owned<Request> request = make_request(std::move(params), std::move(prompt), limit, wanted_limit);
-    for (const Owned<Sequence>& sequence : request->sequences) begin_text(sequence.get());
+    begin(request.get());
     return enter(std::move(request), id, error);
 }
 
@@ -70,12 +72,12 @@ CacheScope Engine::scope_of(CacheScope asked) const {
 Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t limit,
                                     int32_t wanted_limit) const {
     Memory* memory = &memory_.other;
-    const int32_t samples = params.samples;
+    const int32_t sequences = params.beam_width > 1 ? params.beam_width : params.samples;
     Owned<Request> request = make_owned<Request>(memory, memory, std::move(params));
-    request->sequences.reserve(static_cast<size_t>(samples));
+    request->sequences.reserve(static_cast<size_t>(sequences));
     request->wanted_priority = request->params.priority;
-    request->live = samples;
-    for (int32_t i = 0; i < samples; i++) {
+    request->live = sequences;
+    for (int32_t i = 0; i < sequences; i++) {
         std::pmr::vector<int32_t> tokens(memory);
         tokens.reserve(static_cast<size_t>(limit));
         tokens.assign(prompt.begin(), prompt.end());
@@ -129,6 +131,11 @@ Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
     return Status::OK;
 }
 
+void Engine::begin(Request* request) const {
+    for (const Owned<Sequence>& sequence : request->sequences) begin_text(sequence.get());
+    if (request->params.beam_width > 1) make_beams(request);
+}
+
 // The text's state follows from all tokens. What counts as generated has been told already, but for what it holds back.
 void Engine::begin_text(Sequence* sequence) const {
     const std::span<const int32_t> tokens = sequence->tokens;
@@ -146,19 +153,21 @@ Status Engine::borrow(uint64_t id, int32_t index, std::optional<int32_t> positio
     const std::lock_guard lock(table_lock_);
     Request* request = table_.find(id);
     if (request == nullptr) return fail(error, Status::STALE_ID, "the request was never made or is released");
-    if (index < 0 || static_cast<size_t>(index) >= request->sequences.size())
-        return fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %zu", index,
-                    request->sequences.size());
+    if (index < 0 || index >= request->params.samples)
+        return fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %d", index,
+                    request->params.samples);
     const Sequence& sequence = *request->sequences[static_cast<size_t>(index)];
-    const int32_t wanted = position.value_or(sequence.length());
-    if (wanted < 1 || wanted > sequence.length())
+    const int32_t length = told_length(sequence);
+    const int32_t wanted = position.value_or(length);
+    if (wanted < 1 || wanted > length)
         return fail(error, Status::INVALID_ARGUMENT, "position is %d, must be 1 to the sequence's %d tokens",
-                    wanted, sequence.length());
+                    wanted, length);
     request->borrowers++;
     out->engine = this;
     out->request = request;
     out->sequence = &sequence;
     out->position = wanted;
+    out->is_searching = request->beams != nullptr && sequence.state != SequenceState::finished;
     out->finish_reason = sequence.finish_reason;
     out->delivered_bytes = sequence.told_bytes - sequence.room.text_bytes();
     out->forks = request->forks;
@@ -184,11 +193,13 @@ Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, Request
     int32_t limit = from.limit;
     if (!inherits_limit) TREADLE_TRY(limit_of(position, wanted_limit, &limit, error));
     RequestParams asked = params != nullptr ? std::move(*params) : copy_of(parent->params, &memory_.other);
+    if (asked.beam_width > 1)
+        TREADLE_TRY(limit_of_beams(asked.beam_width, position, max_tokens < 0, &limit, error));
     asked.scope = parent->params.scope;
     asked.generated_tail = std::max(position - from.prompt_tokens, 0);
     std::pmr::vector<int32_t> tokens(from.tokens.begin(), from.tokens.begin() + position, &memory_.other);
     Owned<Request> request = make_request(std::move(asked), std::move(tokens), limit, wanted_limit);
-    for (const Owned<Sequence>& sequence : request->sequences) begin_text(sequence.get());
+    begin(request.get());
     uint64_t ordinal = 0;
     {
         const std::lock_guard lock(table_lock_);
@@ -259,6 +270,7 @@ Status Engine::release(uint64_t id) {
 }
 
 void Engine::drop_events(Request* request) {
+    if (request->beams != nullptr) request->beams->telling.under_way = false;
     for (const Owned<Sequence>& sequence : request->sequences)
         while (EventNode* node = sequence->room.oldest()) {
             events_.remove(node);

@@ -31,7 +31,7 @@ struct EventNode {
     EventKind kind = EventKind::token;
     int32_t position = 0;
     int32_t token = -1;
-    float logprob = 0;
+    float logprob = 0;  // of a finished one: the score
     int32_t logprob_count = 0;
     uint32_t text_bytes = 0;
     bool last = false;  // of its request

@@ -34,6 +34,12 @@ bool arrived_before(const Sequence& a, const Sequence& b) {
 
 }  // namespace
 
+int32_t told_length(const Sequence& sequence) {
+    const BeamGroup* beams = sequence.request->beams.get();
+    const bool told = beams == nullptr || static_cast<size_t>(sequence.index) < beams->best.size();
+    return told ? sequence.length() : sequence.given_tokens;
+}
+
 void SequenceQueue::insert(Sequence* sequence) {
     Sequence* after;  // the one that it follows
     if (back_ == nullptr || arrived_before(*back_, *sequence)) {
