@@ -190,10 +190,13 @@ bool Engine::sample_rows(const StepTimes& times, StepReport* report) {
         if (sequence.finished()) continue;  // it ended while the pass ran
         SampledRow& sampled = sampled_[i];
         const SamplingParams& params = sequence.request->params.sampling;
-        sampled.status = sample(params, sequence.sample_index, sequence.length(), results.rows[i],
-                                results.logits + i * vocabulary, model_.program->vocabulary,
-                                {sampling_scratch_.data(), sampling_scratch_.size()}, &sampled.token);
-        if (samples_at_once(params)) continue;
+        const bool in_beam = sequence.request->beams != nullptr;
+        sampled.status = in_beam
+                             ? collect_candidates(sequence, results.rows[i])
+                             : sample(params, sequence.sample_index, sequence.length(), results.rows[i],
+                                      results.logits + i * vocabulary, model_.program->vocabulary,
+                                      {sampling_scratch_.data(), sampling_scratch_.size()}, &sampled.token);
+        if (!in_beam && samples_at_once(params)) continue;
         const int64_t now = params_.clock.now();
         report->worst_tile_us = std::max(report->worst_tile_us, (now - before) / 1000);
         before = now;
