@@ -83,6 +83,11 @@ public:
     // Lets go of all blocks; what is computed stays findable until it is evicted.
     void release(BlockTable* table);
 
+    // How many blocks a release of the tables that were lent before and of this one would let go of. Lent references must be
+    // returned before anything else is asked of the cache.
+    int32_t lend_references(const BlockTable& table);
+    void return_references(const BlockTable& table);
+
     // Forgets cached blocks, least recently used first, until at most so many are left.
     void shrink(int32_t cached_most);
 

@@ -24,6 +24,9 @@ bool prefills(const Sequence& sequence) {
 
 bool ranks(const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); }
 
+Priority next_class(Priority priority) { return static_cast<Priority>(static_cast<int32_t>(priority) + 1); }
+
+
 int32_t common_beginning(const Sequence& a, const Sequence& b) {
     const size_t most = std::min(a.tokens.size(), b.tokens.size());
     return static_cast<int32_t>(std::mismatch(a.tokens.begin(),
@@ -31,6 +34,12 @@ int32_t common_beginning(const Sequence& a, const Sequence& b) {
                                               b.tokens.begin())
                                     .first -
                                 a.tokens.begin());
+}
+
+// The producer, whose prompt is under way, will come to positions that the other one needs, too: a block of them at least.
+bool waits_for(const Sequence& sequence, const Sequence& producer) {
+    return producer.cache.scope == sequence.cache.scope &&
+           common_beginning(producer, sequence) >= producer.computed() + limits::kv_block_tokens;
 }
 
 }  // namespace
@@ -68,11 +77,32 @@ void Scheduler::reprioritize(Sequence* sequence) {
 
 void Scheduler::plan(StepPlan* plan) {
     plan->clear();
-    preempted_ = false;
+    preempted_ = closed_ = false;
+    lend();
     if (unordered_) order_running();
     plan_classes(plan, foreground);
     if (plan->rows.empty() || !foreground_busy()) plan_classes(plan, background);
-    stalled_ = plan->rows.empty();
+    stalled_ = plan->rows.empty() && !preempted_;
+}
+
+// Those who compute a beginning that more urgent ones wait for are as urgent as these, while they wait.
+void Scheduler::lend() {
+    for (Sequence* producer : running_) {
+        const Priority before = producer->lent;
+        producer->lent = Priority::paused;
+        for (Priority priority = foreground.first; prefills(*producer) && priority < urgency(*producer);
+             priority = next_class(priority)) {
+            const SequenceQueue& queue = waiting_[static_cast<size_t>(priority)];
+            int32_t looked_at = 0;
+            for (const Sequence* waiting = queue.front(); waiting != nullptr && looked_at < followers_max;
+                 waiting = waiting->next, looked_at++) {
+                if (!waiting->runnable() || !waits_for(*waiting, *producer)) continue;
+                producer->lent = priority;
+                break;
+            }
+        }
+        unordered_ |= producer->lent != before;
+    }
 }
 
 // Paused sequences leave the others alone, with their blocks; the rest are ranked anew.
@@ -93,21 +123,21 @@ bool Scheduler::foreground_busy() const {
 
 void Scheduler::plan_classes(StepPlan* plan, Classes classes) {
     const int32_t kept_for_prompts = params_.max_batch_tokens > 1 && prompts_wait(classes) ? 1 : 0;
-    for (Priority priority = classes.first; priority <= classes.last;
-         priority = static_cast<Priority>(static_cast<int32_t>(priority) + 1))
+    for (Priority priority = classes.first; priority <= classes.last; priority = next_class(priority))
         plan_decodes(plan, priority, kept_for_prompts);
-    plan_prompts(plan, classes);
-    for (Priority priority = classes.first; priority <= classes.last;
-         priority = static_cast<Priority>(static_cast<int32_t>(priority) + 1))
+    // Whoever waits goes before the prompts of less urgent ones, however long these have run.
+    for (Priority priority = classes.first; priority <= classes.last; priority = next_class(priority)) {
+        plan_prompts(plan, {priority, priority});
         admit(plan, priority);
+    }
 }
 
 // Decodes that fill a small batch must not shut out prompts: those get a token of every pass at least.
 bool Scheduler::prompts_wait(Classes classes) const {
-    const bool waiting = running() < params_.max_sequences &&
-                         std::any_of(waiting_.begin() + static_cast<int>(classes.first),
-                                     waiting_.begin() + static_cast<int>(classes.last) + 1,
-                                     [](const SequenceQueue& queue) { return !queue.empty(); });
+    const bool waiting = std::any_of(
+        waiting_.begin() + static_cast<int>(classes.first),
+        waiting_.begin() + static_cast<int>(classes.last) + 1,
+        [this](const SequenceQueue& queue) { return !queue.empty() && has_slot(*queue.front()); });
     return waiting || std::any_of(running_.begin(), running_.end(), [&](const Sequence* sequence) {
                return classes.holds(*sequence) && prefills(*sequence);
            });
@@ -146,16 +176,16 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
     int32_t looked_at = 0;
     int32_t lookups = 0;
     for (Sequence* sequence = queue.front(); sequence != nullptr && budget(*plan) > 0; looked_at++) {
-        if (preempted_ || looked_at == followers_max || lookups == lookups_max) return;
+        if (preempted_ || closed_ || looked_at == followers_max || lookups == lookups_max) return;
         Sequence* next = sequence->next;
         if (sequence->runnable() && !waits_for_producer(*sequence)) {
             lookups++;
             if (try_admit(plan, sequence)) {
-                for (Sequence* passed = queue.front(); passed != next && passed != nullptr;
-                     passed = passed->next)
-                    passed->skipped++;
+                count_skips(priority, next);
                 lookups = 0;
-            } else if (sequence->skipped >= skips_max || running() == params_.max_sequences) {
+            } else if (sequence->skipped >= skips_max) {
+                closed_ = true;
+            } else if (running() == params_.max_sequences) {
                 return;
             }
         }
@@ -163,20 +193,22 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
     }
 }
 
-// A running sequence that is computing the beginning of this one: what it has done can be found later, so this one waits, and
-// lends it its urgency meanwhile.
-bool Scheduler::waits_for_producer(const Sequence& sequence) {
-    for (Sequence* producer : running_) {
-        if (!prefills(*producer) || !(producer->cache.scope == sequence.cache.scope)) continue;
-        const int32_t shared = common_beginning(*producer, sequence);
-        if (shared < producer->computed() + limits::kv_block_tokens) continue;
-        if (urgency(sequence) < urgency(*producer)) {
-            producer->lent = urgency(sequence);
-            unordered_ = true;
+// One of a class was admitted: it passed those before `next` in its queue, and those that are more urgent.
+void Scheduler::count_skips(Priority priority, const Sequence* next) {
+    for (Priority passed = foreground.first; passed <= priority; passed = next_class(passed)) {
+        Sequence* sequence = waiting_[static_cast<size_t>(passed)].front();
+        for (int32_t i = 0; i < followers_max && sequence != nullptr; i++, sequence = sequence->next) {
+            if (passed == priority && sequence == next) break;
+            sequence->skipped++;
         }
-        return true;
     }
-    return false;
+}
+
+// A running sequence is computing the beginning of this one: what it has done can be found later, so this one waits.
+bool Scheduler::waits_for_producer(const Sequence& sequence) const {
+    return std::any_of(running_.begin(), running_.end(), [&](const Sequence* producer) {
+        return prefills(*producer) && waits_for(sequence, *producer);
+    });
 }
 
 bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
@@ -211,21 +243,36 @@ bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
         const bool fits =
             params_.policy == MemoryPolicy::reserve
                 ? reserved_blocks() + blocks_for(sequence->limit) <= cache_->total()
-                : cache_->blocks_needed(sequence->cache, sequence->length()) + growing_blocks() + watermark <=
+                : cache_->blocks_needed(sequence->cache, sequence->length()) + growing_blocks(running_.size()) +
+                          watermark <=
                       cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
-        if (victim == nullptr) return false;
+        if (victim == nullptr || !preempting_suffices(*sequence)) return false;
         preempt(plan, victim);
     }
 }
 
-// Blocks that those whose prompts are under way still need for them.
-int32_t Scheduler::growing_blocks() const {
+// Whether it would have its blocks if all less urgent ones gave up theirs: nobody is preempted in vain.
+bool Scheduler::preempting_suffices(const Sequence& sequence) {
+    size_t left = running_.size();
+    while (left > 0 && urgency(sequence) < urgency(*running_[left - 1])) left--;
+    if (left == 0) return true;
+    order_.assign(running_.begin() + static_cast<std::ptrdiff_t>(left), running_.end());
+    int32_t freed = 0;
+    for (const Sequence* victim : order_) freed += cache_->lend_references(victim->cache);
+    for (const Sequence* victim : order_) cache_->return_references(victim->cache);
+    return cache_->blocks_needed(sequence.cache, sequence.length()) + growing_blocks(left) +
+               params_.watermark_blocks <=
+           cache_->available() + freed;
+}
+
+// Blocks that those whose prompts are under way still need for them, of the first so many that run.
+int32_t Scheduler::growing_blocks(size_t count) const {
     int32_t blocks = 0;
-    for (const Sequence* sequence : running_)
-        if (sequence->state == SequenceState::prompt)
-            blocks += cache_->blocks_needed(sequence->cache, sequence->length());
+    for (size_t i = 0; i < count; i++)
+        if (running_[i]->state == SequenceState::prompt)
+            blocks += cache_->blocks_needed(running_[i]->cache, running_[i]->length());
     return blocks;
 }
 

@@ -87,6 +87,7 @@ private:
     static constexpr Classes foreground = {Priority::interactive, Priority::normal};
     static constexpr Classes background = {Priority::bulk, Priority::bulk};
 
+    void lend();
     void order_running();
     void plan_classes(StepPlan* plan, Classes classes);
     void plan_decodes(StepPlan* plan, Priority priority, int32_t kept_for_prompts);
@@ -95,12 +96,14 @@ private:
     bool try_admit(StepPlan* plan, Sequence* sequence);
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
-    bool waits_for_producer(const Sequence& sequence);
+    bool preempting_suffices(const Sequence& sequence);
+    void count_skips(Priority priority, const Sequence* next);
+    bool waits_for_producer(const Sequence& sequence) const;
     bool prompts_wait(Classes classes) const;
 
     int32_t budget(const StepPlan& plan) const { return params_.max_batch_tokens - plan.tokens; }
     bool add_row(StepPlan* plan, Sequence* sequence, int32_t count);
-    int32_t growing_blocks() const;
+    int32_t growing_blocks(size_t count) const;
     int32_t reserved_blocks() const;
     bool foreground_busy() const;
 
@@ -118,7 +121,8 @@ private:
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
-    bool preempted_ = false;  // by this plan
+    bool preempted_ = false;  // somebody, by this plan
+    bool closed_ = false;     // nobody is admitted any more by this plan: somebody was passed too often
     bool unordered_ = false;  // a rank has changed
     bool stalled_ = false;    // the last plan was empty, and nothing has happened since
 };

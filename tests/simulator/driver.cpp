@@ -81,6 +81,17 @@ Status Driver::submit(const Submission& asked, uint64_t* id) {
     }
 }
 
+Status Driver::fork(uint64_t parent, int32_t sequence, int32_t position, const Submission* own,
+                    int32_t max_tokens, uint64_t* id) {
+    try {
+        if (own == nullptr) return engine_->fork(parent, sequence, position, nullptr, max_tokens, id, nullptr);
+        RequestParams params = params_of(*own);
+        return engine_->fork(parent, sequence, position, &params, max_tokens, id, nullptr);
+    } catch (const std::bad_alloc&) {
+        return Status::NOMEM;
+    }
+}
+
 std::vector<int32_t> Driver::tokens(uint64_t id, int32_t sequence) {
     size_t count = 0;
     std::vector<int32_t> out;
