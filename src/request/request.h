@@ -99,6 +99,7 @@ struct Sequence {
     uint64_t sample_index;  // which of the draws of its seed are its
     SequenceState state = SequenceState::waiting;
     FinishReason finish_reason = FinishReason::none;
+    Status failure = Status::OK;  // where that is error
 
     std::pmr::vector<int32_t> tokens;
     int32_t given_tokens;   // that it began with
@@ -138,7 +139,7 @@ struct Request {
     int64_t submitted_ns = 0;
     int64_t deadline_ns = INT64_MAX;
     int32_t deadline_place = -1;  // among the deadlines; -1: it has none
-    Error failure;
+    Error failure;                // the first that one of its sequences met
 
     // Who names it; it is freed when nobody does.
     bool in_mailbox = false;

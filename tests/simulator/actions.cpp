@@ -299,8 +299,7 @@ void World::act_cancel_all() {
 void World::act_release() {
     Live* live = pick([](const Live&) { return true; });
     if (live == nullptr) return;
-    note("  released: number, state", static_cast<int64_t>(live->number),
-         static_cast<int64_t>(live->state));
+    note("  released: number, state", static_cast<int64_t>(live->number), static_cast<int64_t>(live->state));
     if (driver_->release(live->id) != Status::OK) fail("a live request can't be released");
     coverage_->released_live += live->over() ? 0 : 1;
     live->released = true;

@@ -33,16 +33,15 @@ void World::check_deadline(const Live& live, const RequestInfo& info) {
 // blocks. Unless another computes its beginning.
 void World::check_admission(const Live* first) {
     const EngineParams& params = driver_->params();
-    const bool waits = first != nullptr && first->number == first_ && first->asked.samples == 1 &&
-                       first->state_before == SequenceState::waiting &&
-                       first->state == SequenceState::waiting &&
-                       params.memory_policy == MemoryPolicy::preempt && params.max_batch_tokens > 1 &&
-                       std::none_of(lives_.begin(), lives_.end(), [&](const auto& each) {
-                           const Live& other = each.second;
-                           return &other != first && !other.over() &&
-                                  (other.asked.priority <= first->asked.priority ||
-                                   begin_alike(other.asked, first->asked));
-                       });
+    const bool waits =
+        first != nullptr && first->number == first_ && first->asked.samples == 1 &&
+        first->state_before == SequenceState::waiting && first->state == SequenceState::waiting &&
+        params.memory_policy == MemoryPolicy::preempt && params.max_batch_tokens > 1 &&
+        std::none_of(lives_.begin(), lives_.end(), [&](const auto& each) {
+            const Live& other = each.second;
+            return &other != first && !other.over() &&
+                   (other.asked.priority <= first->asked.priority || begin_alike(other.asked, first->asked));
+        });
     waiting_passes_ = waits ? waiting_passes_ + report_.passes : 0;
     coverage_->must_be_admitted += waits ? 1 : 0;
     if (waiting_passes_ > 2)
@@ -57,7 +56,8 @@ void World::check_order() {
     const Live* left_out = nullptr;  // the most urgent of them
     const Live* served = nullptr;    // the least urgent of them
     for (const auto& [number, live] : lives_) {
-        if (live.released || live.asked.samples > 1 || live.state_before != SequenceState::generating) continue;
+        if (live.released || live.asked.samples > 1 || live.state_before != SequenceState::generating)
+            continue;
         if (live.got_token) {
             if (served == nullptr || live.asked.priority > served->asked.priority) served = &live;
         } else if (live.ran_before && live.state == SequenceState::generating && live.runs()) {
@@ -65,7 +65,8 @@ void World::check_order() {
         }
     }
     if (served == nullptr || left_out == nullptr) return;
-    coverage_->bulk_held_back += left_out->asked.priority == Priority::bulk && served->asked.priority < Priority::bulk ? 1 : 0;
+    coverage_->bulk_held_back +=
+        left_out->asked.priority == Priority::bulk && served->asked.priority < Priority::bulk ? 1 : 0;
     if (left_out->asked.priority < served->asked.priority)
         fail("request %llu got a token, and request %llu, which is more urgent, none",
              static_cast<number_t>(served->number), static_cast<number_t>(left_out->number));

@@ -111,7 +111,8 @@ void World::check_pace(int64_t budget_us, int64_t jumps_before) {
         fail("%lld steps with work and no progress", static_cast<long long>(idle_steps_));
     const bool polls = std::any_of(lives_.begin(), lives_.end(),
                                    [](const auto& each) { return each.second.waited_for_poll; });
-    if (budget_us == 0 && work_promised_ && !host_acted_ && report_.passes == 0 && !polls && !deadline_passed_)
+    if (budget_us == 0 && work_promised_ && !host_acted_ && report_.passes == 0 && !polls &&
+        !deadline_passed_)
         fail("the engine promised work and computed no pass");
     work_promised_ = report_.next_step_us == 0;
     slept_ = report_.next_step_us != 0;
@@ -133,9 +134,10 @@ void World::check_next_step() {
     const int64_t low_ns = nearest_deadline_ns(false);
     const int64_t high_ns = nearest_deadline_ns(true);
     const int64_t now_ns = driver_->clock().now_ns;
-    const bool right = low_ns == INT64_MAX ? told_us == -1
-                                           : told_us >= 1 && told_us * 1000 >= low_ns - now_ns &&
-                                                 (told_us - 1) * 1000 <= std::max<int64_t>(high_ns - step_start_ns_, 0);
+    const bool right = low_ns == INT64_MAX
+                           ? told_us == -1
+                           : told_us >= 1 && told_us * 1000 >= low_ns - now_ns &&
+                                 (told_us - 1) * 1000 <= std::max<int64_t>(high_ns - step_start_ns_, 0);
     if (!right)
         fail("next_step_us is %lld, the nearest deadline is in %lld ns", static_cast<long long>(told_us),
              static_cast<long long>(low_ns - now_ns));
@@ -226,9 +228,9 @@ void World::check_waiting(Live& live, const RequestInfo& info) {
     });
     const bool waits = params.memory_policy == MemoryPolicy::reserve && live.asked.samples == 1 &&
                        live.asked.priority <= Priority::normal && !outranked &&
-                       live.state == SequenceState::generating &&
-                       info.state == SequenceState::generating && !live.waited_for_poll &&
-                       !info.waits_for_poll && info.generated_tokens == live.generated;
+                       live.state == SequenceState::generating && info.state == SequenceState::generating &&
+                       !live.waited_for_poll && !info.waits_for_poll &&
+                       info.generated_tokens == live.generated;
     live.passes_without_token = waits ? live.passes_without_token + report_.passes : 0;
     const int64_t bound = params.max_batch_tokens > params.max_sequences ? 2 : 3 * params.max_sequences + 4;
     if (live.passes_without_token > bound)

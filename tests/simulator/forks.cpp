@@ -24,8 +24,7 @@ void World::act_fork() {
 // A fork equals the fresh request with those tokens, of which the parent's own count as generated, and with draws of its own.
 void World::fork(Live& parent, int32_t sequence, int32_t position, bool own) {
     const std::vector<int32_t> tokens = tokens_of(parent, sequence);
-    const auto parent_prompt =
-        static_cast<int32_t>(parent.asked.prompt.size()) - parent.asked.generated_tail;
+    const auto parent_prompt = static_cast<int32_t>(parent.asked.prompt.size()) - parent.asked.generated_tail;
     Submission asked = own ? make_submission() : parent.asked;
     asked.number = own ? next_number_ : parent.asked.number;
     int32_t max_tokens = one_in(2) ? 0 : between(1, 2 * typical_tokens_);
@@ -88,8 +87,7 @@ void World::check_fork_without_memory(const Live& parent, int32_t sequence, int3
 
 void World::act_fork_wrongly() {
     uint64_t id = 0;
-    if (!stale_ids_.empty() &&
-        driver_->fork(stale_ids_.back(), 0, 1, nullptr, 0, &id) != Status::STALE_ID)
+    if (!stale_ids_.empty() && driver_->fork(stale_ids_.back(), 0, 1, nullptr, 0, &id) != Status::STALE_ID)
         fail("a request that is gone can be forked");
     Live* parent = pick([](const Live&) { return true; });
     if (parent == nullptr) return;
@@ -102,8 +100,10 @@ void World::act_fork_wrongly() {
 
 void World::act_set_priority() {
     if (!mixed_priorities_) return;
-    Live* live = one_in(2) ? pick([](const Live& each) { return !each.over() && each.asked.priority == Priority::paused; })
-                           : nullptr;
+    Live* live =
+        one_in(2)
+            ? pick([](const Live& each) { return !each.over() && each.asked.priority == Priority::paused; })
+            : nullptr;
     if (live == nullptr) live = pick([](const Live&) { return true; });
     if (live != nullptr) set_priority(*live, static_cast<Priority>(between(0, 3)));
 }

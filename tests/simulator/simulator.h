@@ -26,7 +26,8 @@ struct Coverage {
     int64_t submitted = 0, refused_long = 0, refused_full = 0, refused_memory = 0;
     int64_t ended = 0, stopped = 0, filled = 0, cancelled = 0, not_numbers = 0, backend_failures = 0;
     int64_t cancelled_waiting = 0, cancelled_prompt = 0, cancelled_generating = 0, cancelled_in_pass = 0;
-    int64_t overdue = 0, sampled = 0, forks = 0, forks_of_ended = 0, forks_with_params = 0, forks_of_forks = 0;
+    int64_t overdue = 0, sampled = 0, forks = 0, forks_of_ended = 0, forks_with_params = 0,
+            forks_of_forks = 0;
     int64_t forks_in_prompt = 0, forks_refused = 0, forks_without_memory = 0;
     int64_t priorities_set = 0, paused_running = 0, resumed = 0, bulk_begun = 0, bulk_held_back = 0;
     int64_t lonely = 0, producers_cancelled = 0, must_be_admitted = 0;
@@ -76,7 +77,8 @@ private:
         bool fork = false;
         bool lonely_scope = false;  // nobody else may find its blocks, nor it theirs
         uint64_t forks = 0;         // made of it
-        int64_t deadline_low_ns = INT64_MAX;  // it lies between these two, as submit read the clock in between
+        int64_t deadline_low_ns =
+            INT64_MAX;  // it lies between these two, as submit read the clock in between
         int64_t deadline_high_ns = INT64_MAX;
         uint64_t id = 0;
         int32_t limit = 0;
@@ -224,8 +226,8 @@ private:
     int32_t wakes_ = 0;       // between the last step and the one before
     bool slept_ = false;      // the last step said that there is no work
     bool work_promised_ = false;
-    int64_t step_start_ns_ = 0;  // of the newest step, by the virtual clock
-    int64_t step_begins_ = 0;    // passes begun before it
+    int64_t step_start_ns_ = 0;     // of the newest step, by the virtual clock
+    int64_t step_begins_ = 0;       // passes begun before it
     bool deadline_passed_ = false;  // of a live request, by the end of it
     int64_t waiting_passes_ = 0;    // that the first in rank has waited, alone in its class
     int64_t last_activity_ = 0;
