@@ -83,8 +83,8 @@ public:
     // Lets go of all blocks; what is computed stays findable until it is evicted.
     void release(BlockTable* table);
 
-    // How many blocks a release of the tables that were lent before and of this one would let go of. Lent references must be
-    // returned before anything else is asked of the cache.
+    // As if the table were released, for a question: how many blocks that lets go of beyond the tables lent before. In between
+    // nothing but blocks_needed is asked of the cache; then all that was lent must be returned.
     int32_t lend_references(const BlockTable& table);
     void return_references(const BlockTable& table);
 

@@ -309,10 +309,10 @@ bool Scheduler::preempting_suffices(const Sequence& sequence) {
     order_.assign(running_.begin() + static_cast<std::ptrdiff_t>(left), running_.end());
     int32_t freed = 0;
     for (const Sequence* victim : order_) freed += cache_->lend_references(victim->cache);
+    const int32_t needed = cache_->blocks_needed(sequence.cache, sequence.length()) + growing_blocks(left) +
+                           params_.watermark_blocks;
     for (const Sequence* victim : order_) cache_->return_references(victim->cache);
-    return cache_->blocks_needed(sequence.cache, sequence.length()) + growing_blocks(left) +
-               params_.watermark_blocks <=
-           cache_->available() + freed;
+    return needed <= cache_->available() + freed;
 }
 
 // Blocks that those whose prompts are under way still need for them, of the first so many that run.
