@@ -10,9 +10,10 @@ using number_t = unsigned long long;
 
 // Two requests that may find each other's blocks: one may wait for what the other computes.
 bool begin_alike(const Submission& a, const Submission& b) {
-    constexpr size_t block = 16;
-    return a.scope == b.scope && a.prompt.size() >= block && b.prompt.size() >= block &&
-           std::equal(a.prompt.begin(), a.prompt.begin() + block, b.prompt.begin());
+    const size_t most = std::min({a.prompt.size(), b.prompt.size(), size_t{16}});  // answers may go on alike
+    return a.scope == b.scope &&
+           std::equal(a.prompt.begin(), a.prompt.begin() + static_cast<std::ptrdiff_t>(most),
+                      b.prompt.begin());
 }
 
 }  // namespace
@@ -39,12 +40,12 @@ void World::check_admission(const Live* first) {
         params.memory_policy == MemoryPolicy::preempt && params.max_batch_tokens > 1 &&
         std::none_of(lives_.begin(), lives_.end(), [&](const auto& each) {
             const Live& other = each.second;
-            return &other != first && !other.over() &&
+            return &other != first && other.state_before != SequenceState::finished &&
                    (other.asked.priority <= first->asked.priority || begin_alike(other.asked, first->asked));
         });
     waiting_passes_ = waits ? waiting_passes_ + report_.passes : 0;
     coverage_->must_be_admitted += waits ? 1 : 0;
-    if (waiting_passes_ > 2)
+    if (waiting_passes_ > (params.itl_target_us > 0 ? 2 + passes_per_piece : 2))
         fail("request %llu is more urgent than all others and waits for %lld passes",
              static_cast<number_t>(first->number), static_cast<long long>(waiting_passes_));
 }

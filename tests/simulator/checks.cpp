@@ -255,7 +255,8 @@ const World::Live* World::first_in_rank() const {
 // Passes in which everybody who runs gets a turn, and whoever computes a prompt a token.
 int32_t World::turn_passes() const {
     const EngineParams& params = driver_->params();
-    return params.max_batch_tokens > params.max_sequences ? 1 : 3 * params.max_sequences + 4;
+    const int32_t turn = params.max_batch_tokens > params.max_sequences ? 1 : 3 * params.max_sequences + 4;
+    return params.itl_target_us > 0 ? turn * passes_per_piece : turn;
 }
 
 // However small the cache: while one request stays the first in rank and runs, it gets on.
@@ -273,8 +274,9 @@ void World::check_first() {
     // generates.
     const EngineParams& params = driver_->params();
     const int64_t tokens = first == nullptr ? 0 : first->limit;
-    const int64_t turn =
-        params.max_batch_tokens > 1 ? turn_passes() : int64_t{params.max_sequences} * params.context_length;
+    const int64_t turn = params.max_batch_tokens > 1
+                             ? turn_passes()
+                             : int64_t{params.max_sequences} * params.context_length * turn_passes();
     if (passes_without_progress_ > (tokens + longest_prompt_) * turn + 4)
         fail("request %llu is the first in rank and got nothing in %lld passes",
              static_cast<number_t>(number), static_cast<long long>(passes_without_progress_));

@@ -29,6 +29,9 @@ void World::choose_parameters() {
     if (one_in(2)) params.watermark_blocks = one_in(2) ? 0 : between(0, params.kv_blocks);
     params.prefix_cache = !one_in(6);
     if (one_in(3)) params.prefix_cache_blocks = between(0, params.kv_blocks);
+    // A pass takes 80 us at least; one token of each of nine sequences takes 320 us and more.
+    if (one_in(3)) params.itl_target_us = one_in(2) ? between(1, 400) : between(400, 3000);
+    if (one_in(3)) host_pause_us_ = between(1, 2000);
 
     control_.checking = one_in(8) ? FakeControl::Checking::some : FakeControl::Checking::all;
     control_.seed = random_.next();
@@ -96,6 +99,8 @@ void World::step(int64_t budget_us) {
     deadline_passed_ = nearest_deadline_ns(false) <= driver_->clock().now_ns;
     check_step(budget_us, allocations, jumps);
     host_acted_ = false;
+    coverage_->targeted += driver_->params().itl_target_us > 0 ? report_.passes : 0;
+    driver_->clock().now_ns += host_pause_us_ * 1000;
 }
 
 void World::poll(size_t capacity) {
@@ -158,14 +163,16 @@ void World::note(const char* what, int64_t a, int64_t b) {
 std::string World::story() const {
     char line[400];
     const EngineParams& params = driver_->params();
-    std::snprintf(line, sizeof line,
-                  "seed %llu, step %lld\n"
-                  "max_sequences %d, max_batch_tokens %d, max_requests %d, kv_blocks %d, context_length %d\n"
-                  "policy %s, watermark_blocks %d, prefix_cache %d, prefix_cache_blocks %d\n",
-                  static_cast<unsigned long long>(seed_), static_cast<long long>(step_), params.max_sequences,
-                  params.max_batch_tokens, params.max_requests, params.kv_blocks, params.context_length,
-                  params.memory_policy == MemoryPolicy::reserve ? "reserve" : "preempt",
-                  params.watermark_blocks, params.prefix_cache ? 1 : 0, params.prefix_cache_blocks);
+    std::snprintf(
+        line, sizeof line,
+        "seed %llu, step %lld\n"
+        "max_sequences %d, max_batch_tokens %d, max_requests %d, kv_blocks %d, context_length %d\n"
+        "policy %s, watermark_blocks %d, prefix_cache %d, prefix_cache_blocks %d, itl_target_us %lld\n",
+        static_cast<unsigned long long>(seed_), static_cast<long long>(step_), params.max_sequences,
+        params.max_batch_tokens, params.max_requests, params.kv_blocks, params.context_length,
+        params.memory_policy == MemoryPolicy::reserve ? "reserve" : "preempt", params.watermark_blocks,
+        params.prefix_cache ? 1 : 0, params.prefix_cache_blocks,
+        static_cast<long long>(params.itl_target_us));
     std::string text = line;
     const size_t shown = std::min(noted_, notes_.size());
     for (size_t i = noted_ - shown; i < noted_; i++) {
@@ -181,6 +188,7 @@ std::vector<Coverage::Line> Coverage::lines() const {
     return {{"worlds", worlds, true},
             {"steps", steps, true},
             {"passes", passes, true},
+            {"passes under a latency target", targeted, true},
             {"tiles", tiles, true},
             {"tokens", tokens, true},
             {"events", events, true},

@@ -20,9 +20,12 @@
 
 namespace treadle::test {
 
+// Under a latency target a prompt gets a piece of one pass in so many, however little time there is.
+constexpr int32_t passes_per_piece = 8;
+
 // What happened in all worlds so far, so that a reader sees that the workload reaches what it is meant to reach.
 struct Coverage {
-    int64_t worlds = 0, steps = 0, passes = 0, tiles = 0, tokens = 0, events = 0;
+    int64_t worlds = 0, steps = 0, passes = 0, targeted = 0, tiles = 0, tokens = 0, events = 0;
     int64_t submitted = 0, refused_long = 0, refused_full = 0, refused_memory = 0;
     int64_t ended = 0, stopped = 0, filled = 0, cancelled = 0, not_numbers = 0, backend_failures = 0;
     int64_t cancelled_waiting = 0, cancelled_prompt = 0, cancelled_generating = 0, cancelled_in_pass = 0;
@@ -199,6 +202,7 @@ private:
     std::vector<uint32_t> weights_;                 // per action, of this world
     std::array<std::vector<int32_t>, 3> families_;  // prompts begin with a piece of one of these
     int64_t life_steps_ = 0;
+    int64_t host_pause_us_ = 0;  // between two steps
     int32_t actions_per_step_ = 1;
     int32_t typical_tokens_ = 8;
     int32_t longest_prompt_ = 0;
