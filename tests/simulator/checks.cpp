@@ -109,8 +109,9 @@ void World::check_pace(int64_t budget_us, int64_t jumps_before) {
     idle_steps_ = moved || report_.next_step_us != 0 ? 0 : idle_steps_ + 1;
     if (idle_steps_ > idle_steps_max)
         fail("%lld steps with work and no progress", static_cast<long long>(idle_steps_));
-    const bool polls = std::any_of(lives_.begin(), lives_.end(),
-                                   [](const auto& each) { return each.second.waited_for_poll; });
+    const bool polls =
+        report_.waiting_poll > 0 || std::any_of(lives_.begin(), lives_.end(),
+                                                [](const auto& each) { return each.second.waited_for_poll; });
     if (budget_us == 0 && work_promised_ && !host_acted_ && report_.passes == 0 && !polls &&
         !deadline_passed_)
         fail("the engine promised work and computed no pass");
