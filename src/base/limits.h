@@ -41,6 +41,7 @@ constexpr uint64_t text_bytes_max = 1 << 28;  // text handed to tokenize in one 
 constexpr int32_t kv_block_tokens = 16;
 constexpr int32_t requests_max = 1 << 20;
 constexpr int32_t samples_max = 128;  // sequences of a request
+constexpr int32_t beam_width_max = 32;
 constexpr int32_t batch_tokens_max = 1 << 16;
 constexpr int32_t sequences_max = 4096;
 constexpr int32_t threads_max = 256;

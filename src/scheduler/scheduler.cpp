@@ -17,15 +17,18 @@ constexpr int32_t lookups_max = 8;
 // at least, however long that takes.
 constexpr int32_t tile_tokens = 8;
 constexpr int32_t passes_without_prompt_max = 7;
+constexpr int32_t batch_growth = 2;
 // Bulk rows beside others make a pass longer by a tenth at most.
 constexpr int64_t bulk_share = 10;
 
 bool decodes(const Sequence& sequence) {
-    return sequence.state == SequenceState::generating && sequence.runnable();
+    return sequence.state == SequenceState::generating && sequence.beam_row == BeamRow::due &&
+           sequence.runnable();
 }
 
 bool prefills(const Sequence& sequence) {
-    return sequence.state == SequenceState::prompt && sequence.runnable();
+    return sequence.state == SequenceState::prompt && sequence.beam_row == BeamRow::due &&
+           sequence.runnable();
 }
 
 bool ranks(const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); }
@@ -78,6 +81,7 @@ void Scheduler::reprioritize(Sequence* sequence) {
 // ---- The plan
 
 void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
+    last_decodes_ = plan->decodes;
     plan->clear();
     preempted_ = closed_ = false;
     lend();
@@ -94,21 +98,25 @@ void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
 // Those who compute a beginning that more urgent ones wait for are as urgent as these, while they wait.
 void Scheduler::lend() {
     for (Sequence* producer : running_) {
-        const Priority before = producer->lent;
-        producer->lent = Priority::paused;
-        for (Priority priority = foreground.first; prefills(*producer) && priority < urgency(*producer);
-             priority = next_class(priority)) {
-            const SequenceQueue& queue = waiting_[static_cast<size_t>(priority)];
-            int32_t looked_at = 0;
-            for (const Sequence* waiting = queue.front(); waiting != nullptr && looked_at < followers_max;
-                 waiting = waiting->next, looked_at++) {
-                if (!waiting->runnable() || !waits_for(*waiting, *producer)) continue;
-                producer->lent = priority;
-                break;
-            }
-        }
-        unordered_ |= producer->lent != before;
+        if (producer->request->beams != nullptr && producer->index != 0) continue;  // once for a unit
+        Priority lent = Priority::paused;
+        for_each_of_unit(producer,
+                         [&](const Sequence* one) { lent = std::min(lent, most_urgent_waiter(*one)); });
+        unordered_ |= lent != producer->lent;
+        for_each_of_unit(producer, [&](Sequence* one) { one->lent = lent; });
     }
+}
+
+// Of those that wait for what the sequence computes, as far as they are more urgent than it; paused: there is none.
+Priority Scheduler::most_urgent_waiter(const Sequence& producer) const {
+    if (!prefills(producer)) return Priority::paused;
+    const Priority own = std::min(producer.request->params.priority, background.last);
+    for (Priority priority = foreground.first; priority < own; priority = next_class(priority)) {
+        const Sequence* waiting = waiting_[static_cast<size_t>(priority)].front();
+        for (int32_t i = 0; i < followers_max && waiting != nullptr; i++, waiting = waiting->next)
+            if (waiting->runnable() && waits_for(*waiting, producer)) return priority;
+    }
+    return Priority::paused;
 }
 
 // Bulk has the passes in which nothing else is computed, and rows that hardly make a pass longer.
@@ -126,7 +134,8 @@ void Scheduler::order_running() {
     unordered_ = false;
     order_.assign(running_.begin(), running_.end());
     for (Sequence* sequence : order_)
-        if (sequence->request->params.priority == Priority::paused) set_back(sequence, false);
+        if (sequence->request->params.priority == Priority::paused)
+            set_back(sequence, sequence->computed(), false);
     std::sort(running_.begin(), running_.end(), ranks);
 }
 
@@ -187,7 +196,7 @@ void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
         if (classes.holds(*sequence) && prefills(*sequence)) order_.push_back(sequence);
     for (Sequence* sequence : order_) {
         if (budget(*plan) == 0) return;
-        if (!prefills(*sequence)) continue;
+        if (!prefills(*sequence) || !find_beginning(sequence)) continue;
         const int32_t count = affordable(*plan, *sequence, std::min(sequence->left(), budget(*plan)));
         if (count > 0) add_row(plan, sequence, count);
     }
@@ -213,6 +222,7 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
         if (preempted_ || closed_ || looked_at == followers_max || lookups == lookups_max) return;
         if (affordable(*plan, *sequence, tile_tokens) == 0) return;
         Sequence* next = sequence->next;
+        while (next != nullptr && same_unit(*next, *sequence)) next = next->next;
         if (sequence->runnable() && !waits_for_producer(*sequence)) {
             lookups++;
             if (try_admit(plan, sequence)) {
@@ -220,7 +230,7 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
                 lookups = 0;
             } else if (sequence->skipped >= skips_max) {
                 closed_ = true;
-            } else if (running() == params_.max_sequences) {
+            } else if (running() >= params_.max_sequences) {
                 return;
             }
         }
@@ -248,85 +258,105 @@ bool Scheduler::waits_for_producer(const Sequence& sequence) const {
 
 bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
     if (!has_slot(*sequence)) return false;
-    cache_->match(sequence->tokens, &sequence->cache);
-    if (!has_blocks(plan, sequence)) {
-        cache_->release(&sequence->cache);
+    Sequence* first = first_of_unit(sequence);
+    cache_->match(first->tokens, &first->cache);
+    bool fits = has_blocks(plan, sequence);
+    while (fits && running() + unit_size(*sequence) > params_.max_sequences) {
+        Sequence* victim = victim_for(*sequence, true);
+        fits = victim != nullptr;
+        if (fits) preempt(plan, victim);
+    }
+    if (!fits) {
+        cache_->release(&first->cache);
         return false;
     }
-    if (running() == params_.max_sequences) preempt(plan, victim_for(*sequence, true));
-    sequence->queue->remove(sequence);
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ranks), sequence);
-    sequence->state = SequenceState::prompt;
-    sequence->skipped = 0;
-    if (observer_ != nullptr) observer_->admitted(*sequence);
-    if (sequence->cached_tokens < 0)
-        sequence->cached_tokens = std::min(sequence->computed(), sequence->prompt_tokens);
-    const int32_t count = std::min(sequence->left(), budget(*plan));
-    add_row(plan, sequence, std::max(affordable(*plan, *sequence, count), std::min(count, tile_tokens)));
+    for_each_of_unit(sequence, [&](Sequence* one) {
+        one->queue->remove(one);
+        running_.insert(std::upper_bound(running_.begin(), running_.end(), one, ranks), one);
+        one->state = SequenceState::prompt;
+        one->skipped = 0;
+    });
+    note_admission(first);
+    const int32_t count = std::min(first->left(), budget(*plan));
+    add_row(plan, first, std::max(affordable(*plan, *first, count), std::min(count, tile_tokens)));
     return true;
 }
 
-// A place among the running, if need be that of a less urgent one.
+// Places among the running, if need be those of less urgent ones.
 bool Scheduler::has_slot(const Sequence& sequence) const {
     if (!batch_fits(sequence)) return false;
-    return running() < params_.max_sequences || victim_for(sequence, true) != nullptr;
+    const int32_t free = params_.max_sequences - running();
+    const int32_t wanted = unit_size(sequence);
+    if (free >= wanted || params_.policy == MemoryPolicy::reserve) return free >= wanted;
+    const auto outranked = std::count_if(running_.begin(), running_.end(), [&](const Sequence* other) {
+        return urgency(sequence) < urgency(*other);
+    });
+    return free + outranked >= wanted;
 }
 
-// Whether a pass still has time for a token of each when one more runs; less urgent ones don't count.
+// Whether a pass still has time for a token of each when one more runs; less urgent ones don't count. From pass to pass a batch
+// doubles at most, so that what its rows cost is learned on the way.
 bool Scheduler::batch_fits(const Sequence& more) const {
-    if (limit_ns_ == INT64_MAX || !cost_.ready()) return true;
+    if (limit_ns_ == INT64_MAX) return true;
     PassShape shape;
     for (const Sequence* sequence : running_)
         if (sequence->runnable() && urgency(*sequence) <= urgency(more))
             shape.add(sequence->length(), 1, true);
     if (shape.rows == 0) return true;
-    shape.add(more.length(), 1, true);
+    if (shape.rows >= batch_growth * std::max(last_decodes_, 1)) return false;
+    for (int32_t i = 0; i < unit_size(more); i++) shape.add(more.length(), 1, true);
     return cost_.predict_high_ns(shape) <= limit_ns_;
 }
 
 // Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
 bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
     while (true) {
+        int32_t reserve = 0;
+        for_each_of_unit(sequence, [&](const Sequence* one) { reserve += reserve_of(*one); });
         const bool alone = running_.empty();
         const int32_t watermark = alone ? 0 : params_.watermark_blocks;
-        const bool fits = params_.policy == MemoryPolicy::reserve
-                              ? reserved_blocks() + blocks_for(sequence->limit) <= cache_->total()
-                              : cache_->blocks_needed(sequence->cache, sequence->length()) +
-                                        growing_blocks(running_.size()) + watermark <=
-                                    cache_->available();
+        const bool fits =
+            params_.policy == MemoryPolicy::reserve
+                ? reserved_blocks() + reserve <= cache_->total()
+                : blocks_of_unit_still_needed(sequence) + growing_blocks(running_.size()) + watermark <=
+                      cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
-        if (victim == nullptr || !preempting_suffices(*sequence)) return false;
+        if (victim == nullptr || !preempting_suffices(sequence)) return false;
         preempt(plan, victim);
     }
 }
 
 // Whether it would have its blocks if all less urgent ones gave up theirs: nobody is preempted in vain.
-bool Scheduler::preempting_suffices(const Sequence& sequence) {
+bool Scheduler::preempting_suffices(Sequence* sequence) {
     size_t left = running_.size();
-    while (left > 0 && urgency(sequence) < urgency(*running_[left - 1])) left--;
+    while (left > 0 && urgency(*sequence) < urgency(*running_[left - 1])) left--;
     if (left == 0) return true;
-    order_.assign(running_.begin() + static_cast<std::ptrdiff_t>(left), running_.end());
     int32_t freed = 0;
-    for (const Sequence* victim : order_) freed += cache_->lend_references(victim->cache);
-    const int32_t needed = cache_->blocks_needed(sequence.cache, sequence.length()) + growing_blocks(left) +
-                           params_.watermark_blocks;
-    for (const Sequence* victim : order_) cache_->return_references(victim->cache);
+    for (size_t i = left; i < running_.size(); i++) freed += cache_->lend_references(running_[i]->cache);
+    const int32_t needed =
+        blocks_of_unit_still_needed(sequence) + growing_blocks(left) + params_.watermark_blocks;
+    for (size_t i = left; i < running_.size(); i++) cache_->return_references(running_[i]->cache);
     return needed <= cache_->available() + freed;
+}
+
+int32_t Scheduler::blocks_of_unit_still_needed(Sequence* sequence) const {
+    int32_t blocks = 0;
+    for_each_of_unit(sequence, [&](const Sequence* one) { blocks += blocks_still_needed(*one); });
+    return blocks;
 }
 
 // Blocks that those whose prompts are under way still need for them, of the first so many that run.
 int32_t Scheduler::growing_blocks(size_t count) const {
     int32_t blocks = 0;
     for (size_t i = 0; i < count; i++)
-        if (running_[i]->state == SequenceState::prompt)
-            blocks += cache_->blocks_needed(running_[i]->cache, running_[i]->length());
+        if (running_[i]->state == SequenceState::prompt) blocks += blocks_still_needed(*running_[i]);
     return blocks;
 }
 
 int32_t Scheduler::reserved_blocks() const {
     int32_t blocks = 0;
-    for (const Sequence* sequence : running_) blocks += blocks_for(sequence->limit);
+    for (const Sequence* sequence : running_) blocks += reserve_of(*sequence);
     return blocks;
 }
 
@@ -354,27 +384,30 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
 Sequence* Scheduler::victim_for(const Sequence& sequence, bool by_class_only) const {
     if (params_.policy == MemoryPolicy::reserve) return nullptr;
     for (size_t i = running_.size(); i > 0; i--)
-        if (running_[i - 1] != &sequence && !running_[i - 1]->runnable() && !by_class_only &&
+        if (!same_unit(*running_[i - 1], sequence) && !running_[i - 1]->runnable() && !by_class_only &&
             !running_[i - 1]->cache.blocks.empty())
             return running_[i - 1];
     if (running_.empty()) return nullptr;
     Sequence* last = running_.back();
-    if (last == &sequence) return nullptr;
+    if (same_unit(*last, sequence)) return nullptr;
     const bool outranked = by_class_only ? urgency(sequence) < urgency(*last) : ranks_before(sequence, *last);
     return outranked ? last : nullptr;
 }
 
 // Takes back what this plan has given the victim, and its blocks; what it computed stays findable while it lasts.
 void Scheduler::preempt(StepPlan* plan, Sequence* victim) {
-    plan->remove(victim);
-    cache_->cancel_copy(&victim->cache, &plan->copies);
-    set_back(victim, true);
+    const int32_t tokens = tokens_of_unit(*victim);
+    for_each_of_unit(victim, [&](Sequence* one) {
+        plan->remove(one);
+        cache_->cancel_copy(&one->cache, &plan->copies);
+        set_back(one, one == victim ? tokens : 0, one == victim);
+    });
     preempted_ = true;
 }
 
 // From the running to its queue, without its blocks.
-void Scheduler::set_back(Sequence* sequence, bool preempted) {
-    if (observer_ != nullptr) observer_->set_back(*sequence, sequence->computed(), preempted);
+void Scheduler::set_back(Sequence* sequence, int32_t tokens, bool preempted) {
+    if (observer_ != nullptr) observer_->set_back(*sequence, tokens, preempted);
     remove(sequence);
     enqueue(sequence);
 }
@@ -385,11 +418,7 @@ void Scheduler::commit(const PlanRow& row) {
     Sequence* sequence = row.sequence;
     cache_->commit(sequence->tokens, row.first + row.count, &sequence->cache);
     sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
-    if (sequence->state == SequenceState::prompt && row.logits) {
-        sequence->state = SequenceState::generating;
-        if (sequence->lent != Priority::paused) unordered_ = true;
-        sequence->lent = Priority::paused;
-    }
+    if (sequence->state == SequenceState::prompt && row.logits) sequence->state = SequenceState::generating;
 }
 
 void Scheduler::remove(Sequence* sequence) {
@@ -400,6 +429,7 @@ void Scheduler::remove(Sequence* sequence) {
     }
     cache_->release(&sequence->cache);
     sequence->lent = Priority::paused;
+    if (sequence->beam_row == BeamRow::collected) sequence->beam_row = BeamRow::due;  // it begins again
     stalled_ = false;
 }
 

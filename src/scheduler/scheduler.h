@@ -45,7 +45,8 @@ public:
     virtual ~SchedulerObserver() = default;
     virtual void admitted(
         Sequence& sequence) = 0;  // its cache says what was found; cached_tokens is -1 the first time
-    // It gave up its blocks, with so many tokens in them: preempted for another, or paused by the host.
+    // It gave up its blocks, with so many tokens in them: preempted for another, or paused by the host. Of a beam search that is
+    // preempted one sequence tells it, for all.
     virtual void set_back(Sequence& sequence, int32_t tokens, bool preempted) = 0;
 };
 
@@ -99,6 +100,7 @@ private:
     static constexpr Classes background = {Priority::bulk, Priority::bulk};
 
     void lend();
+    Priority most_urgent_waiter(const Sequence& producer) const;
     void order_running();
     void plan_background(StepPlan* plan);
     void plan_classes(StepPlan* plan, Classes classes);
@@ -108,12 +110,19 @@ private:
     bool try_admit(StepPlan* plan, Sequence* sequence);
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
-    bool preempting_suffices(const Sequence& sequence);
+    bool preempting_suffices(Sequence* sequence);
     bool has_time(const StepPlan& plan, const Sequence& sequence) const;
     bool batch_fits(const Sequence& more) const;
     int32_t affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     void count_skips(Priority priority, const Sequence* next);
     bool waits_for_producer(const Sequence& sequence) const;
+    static Sequence* first_of_unit(Sequence* sequence);
+    static int32_t tokens_of_unit(const Sequence& sequence);
+    void note_admission(Sequence* first);
+    bool find_beginning(Sequence* sequence);
+    int32_t blocks_still_needed(const Sequence& sequence) const;
+    int32_t blocks_of_unit_still_needed(Sequence* sequence) const;
+    int32_t reserve_of(const Sequence& sequence) const;
     bool prompts_wait(Classes classes) const;
 
     int32_t budget(const StepPlan& plan) const { return params_.max_batch_tokens - plan.tokens; }
@@ -123,7 +132,7 @@ private:
 
     Sequence* victim_for(const Sequence& sequence, bool by_class_only) const;
     void preempt(StepPlan* plan, Sequence* victim);
-    void set_back(Sequence* sequence, bool preempted);
+    void set_back(Sequence* sequence, int32_t tokens, bool preempted);
     SequenceQueue& queue_of(Priority priority);
 
     SchedulerParams params_;
@@ -136,6 +145,7 @@ private:
     CostModel cost_;
     int64_t limit_ns_ = INT64_MAX;       // of the pass that is being planned
     int32_t passes_without_prompt_ = 0;  // although one waited
+    int32_t last_decodes_ = 0;           // rows of the pass before
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
     bool preempted_ = false;  // somebody, by this plan
@@ -146,5 +156,9 @@ private:
 
 // Blocks that a sequence of so many tokens fills at most: the last token of a full sequence is never computed.
 int32_t blocks_for(int32_t tokens);
+
+// The most blocks that a beam search holds whose hypotheses have `limit` tokens at most: they share the whole blocks of the
+// prompt; beyond, each has its own and perhaps one that it copies from.
+int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit);
 
 }  // namespace treadle
