@@ -195,8 +195,7 @@ public:
         if (event.kind == EventKind::finished) {
             value.prompt_tokens = sequence.prompt_tokens;
             value.finish_reason = static_cast<int32_t>(sequence.finish_reason);
-            if (sequence.finish_reason == FinishReason::error)
-                value.status = static_cast<engine_status>(request.failure.status);
+            value.status = static_cast<engine_status>(sequence.failure);
             value.generated_tokens = event.position - sequence.prompt_tokens;
             value.cached_tokens = std::max(sequence.cached_tokens, 0);
             value.last = event.last ? 1 : 0;

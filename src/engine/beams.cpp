@@ -193,6 +193,8 @@ void Engine::end_beams(Request* request, FinishReason reason) {
         sequence->finish_reason = end == BeamEnd::by_token  ? FinishReason::end
                                   : end == BeamEnd::by_text ? FinishReason::stop_string
                                                             : reason;
+        sequence->failure =
+            sequence->finish_reason == FinishReason::error ? request->failure.status : Status::OK;
     }
     beams.telling.under_way = !request->released;
     tell_beams(request);

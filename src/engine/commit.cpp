@@ -55,9 +55,13 @@ void Engine::append_token(Sequence* sequence, size_t logit_row, StepReport* repo
     const SampledRow& sampled = sampled_[logit_row];
     const RequestParams& params = sequence->request->params;
     if (sampled.status != Status::OK) {
-        static_cast<void>(fail(&sequence->request->failure, sampled.status,
-                               "the logits after token %d are not finite; the model or its input is broken",
-                               sequence->length() - 1));
+        Error* failure = &sequence->request->failure;
+        if (failure->status == Status::OK)
+            static_cast<void>(
+                fail(failure, sampled.status,
+                     "the logits after token %d are not finite; the model or its input is broken",
+                     sequence->length() - 1));
+        sequence->failure = sampled.status;
         finish(sequence, FinishReason::error);
         return;
     }
@@ -178,8 +182,11 @@ void Engine::end_after_failure(Request* request, Status status) {
         bury_if_unnamed(request);
         return;
     }
-    static_cast<void>(
-        fail(&request->failure, status, "the engine failed while it computed: %s", status_text(status)));
+    if (request->failure.status == Status::OK)
+        static_cast<void>(
+            fail(&request->failure, status, "the engine failed while it computed: %s", status_text(status)));
+    for (const Owned<Sequence>& sequence : request->sequences)
+        if (!sequence->finished()) sequence->failure = status;
     finish_all(request, FinishReason::error);
 }
 

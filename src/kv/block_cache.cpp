@@ -349,6 +349,16 @@ void BlockCache::release(BlockTable* table) {
     table->tokens = 0;
 }
 
+int32_t BlockCache::lend_references(const BlockTable& table) {
+    int32_t freed = 0;
+    for (const int32_t block : table.blocks) freed += --at(block).references == 0 ? 1 : 0;
+    return freed;
+}
+
+void BlockCache::return_references(const BlockTable& table) {
+    for (const int32_t block : table.blocks) at(block).references++;
+}
+
 bool BlockCache::consistent(int64_t held) const {
     int64_t references = 0;
     int32_t holding = 0, cached = 0, hashed = 0, linked = 0;

@@ -86,6 +86,11 @@ public:
     // Lets go of all blocks; what is computed stays findable until it is evicted.
     void release(BlockTable* table);
 
+    // As if the table were released, for a question: how many blocks that lets go of beyond the tables lent before. In between
+    // nothing but blocks_needed is asked of the cache; then all that was lent must be returned.
+    int32_t lend_references(const BlockTable& table);
+    void return_references(const BlockTable& table);
+
     // Forgets cached blocks, least recently used first, until at most so many are left.
     void shrink(int32_t cached_most);
 

@@ -102,6 +102,7 @@ struct Sequence {
     uint64_t sample_index;  // which of the draws of its seed are its
     SequenceState state = SequenceState::waiting;
     FinishReason finish_reason = FinishReason::none;
+    Status failure = Status::OK;  // where that is error
 
     std::pmr::vector<int32_t> tokens;
     int32_t given_tokens;   // that it began with
@@ -144,8 +145,8 @@ struct Request {
     uint64_t forks = 0;                           // made of it so far
     int64_t submitted_ns = 0;
     int64_t deadline_ns = INT64_MAX;
-    int32_t deadline_place = -1;  // among the deadlines; -1: it has none
-    Error failure;
+    int32_t deadline_place = -1;             // among the deadlines; -1: it has none
+    Error failure;                           // the first that one of its sequences met
     FinishReason over = FinishReason::none;  // restored when it was over: it ends as it enters
 
     // Who names it; it is freed when nobody does.

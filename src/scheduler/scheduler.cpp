@@ -36,13 +36,18 @@ bool prefills(const Sequence& sequence) {
 
 bool ranks(const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); }
 
-int32_t common_beginning(const Sequence& a, const Sequence& b) {
-    const size_t most = std::min(a.tokens.size(), b.tokens.size());
-    return static_cast<int32_t>(std::mismatch(a.tokens.begin(),
-                                              a.tokens.begin() + static_cast<std::ptrdiff_t>(most),
-                                              b.tokens.begin())
-                                    .first -
-                                a.tokens.begin());
+Priority next_class(Priority priority) { return static_cast<Priority>(static_cast<int32_t>(priority) + 1); }
+
+// The producer, whose prompt is under way, will come to positions that the other one needs, too: a block of them at least.
+bool waits_for(const Sequence& sequence, const Sequence& producer) {
+    const int32_t shared = producer.computed() + limits::kv_block_tokens;
+    if (!(producer.cache.scope == sequence.cache.scope) ||
+        std::min(sequence.length(), producer.length()) < shared)
+        return false;
+    const int32_t* mine = sequence.tokens.data();
+    const int32_t* its = producer.tokens.data();
+    const int32_t done = producer.computed();  // what comes next tells most of them apart
+    return std::equal(mine + done, mine + shared, its + done) && std::equal(mine, mine + done, its);
 }
 
 }  // namespace
@@ -81,7 +86,8 @@ void Scheduler::reprioritize(Sequence* sequence) {
 void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     last_decodes_ = plan->decodes;
     plan->clear();
-    preempted_ = false;
+    preempted_ = closed_ = false;
+    lend();
     if (unordered_) order_running();
     limit_ns_ = pass_budget_ns;
     const bool prompts = prompts_wait(foreground);
@@ -89,7 +95,31 @@ void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     passes_without_prompt_ =
         prompts && plan->decodes == static_cast<int32_t>(plan->rows.size()) ? passes_without_prompt_ + 1 : 0;
     plan_background(plan);
-    stalled_ = plan->rows.empty();
+    stalled_ = plan->rows.empty() && !preempted_;
+}
+
+// Those who compute a beginning that more urgent ones wait for are as urgent as these, while they wait.
+void Scheduler::lend() {
+    for (Sequence* producer : running_) {
+        if (producer->request->beams != nullptr && producer->index != 0) continue;  // once for a unit
+        Priority lent = Priority::paused;
+        for_each_of_unit(producer,
+                         [&](const Sequence* one) { lent = std::min(lent, most_urgent_waiter(*one)); });
+        unordered_ |= lent != producer->lent;
+        for_each_of_unit(producer, [&](Sequence* one) { one->lent = lent; });
+    }
+}
+
+// Of those that wait for what the sequence computes, as far as they are more urgent than it; paused: there is none.
+Priority Scheduler::most_urgent_waiter(const Sequence& producer) const {
+    if (!prefills(producer)) return Priority::paused;
+    const Priority own = std::min(producer.request->params.priority, background.last);
+    for (Priority priority = foreground.first; priority < own; priority = next_class(priority)) {
+        const Sequence* waiting = waiting_[static_cast<size_t>(priority)].front();
+        for (int32_t i = 0; i < followers_max && waiting != nullptr; i++, waiting = waiting->next)
+            if (waiting->runnable() && waits_for(*waiting, producer)) return priority;
+    }
+    return Priority::paused;
 }
 
 // Bulk has the passes in which nothing else is computed, and rows that hardly make a pass longer.
@@ -116,25 +146,25 @@ void Scheduler::order_running() {
 
 void Scheduler::plan_classes(StepPlan* plan, Classes classes) {
     const int32_t kept_for_prompts = params_.max_batch_tokens > 1 && prompts_wait(classes) ? 1 : 0;
-    for (Priority priority = classes.first; priority <= classes.last;
-         priority = static_cast<Priority>(static_cast<int32_t>(priority) + 1))
+    for (Priority priority = classes.first; priority <= classes.last; priority = next_class(priority))
         plan_decodes(plan, priority, kept_for_prompts);
     prompt_limit_ns_ = limit_ns_;
     if (classes.first == Priority::bulk && limit_ns_ == INT64_MAX && cost_.ready())
         prompt_limit_ns_ =
             std::max(bulk_prompts_ns, 2 * std::min(cost_.predict_high_ns(plan->shape), INT64_MAX / 2));
-    plan_prompts(plan, classes);
-    for (Priority priority = classes.first; priority <= classes.last;
-         priority = static_cast<Priority>(static_cast<int32_t>(priority) + 1))
+    // Whoever waits goes before the prompts of less urgent ones, however long these have run.
+    for (Priority priority = classes.first; priority <= classes.last; priority = next_class(priority)) {
+        plan_prompts(plan, {priority, priority});
         admit(plan, priority);
+    }
 }
 
 // Decodes that fill a small batch must not shut out prompts: those get a token of every pass at least.
 bool Scheduler::prompts_wait(Classes classes) const {
-    const bool waiting = running() < params_.max_sequences &&
-                         std::any_of(waiting_.begin() + static_cast<int>(classes.first),
-                                     waiting_.begin() + static_cast<int>(classes.last) + 1,
-                                     [](const SequenceQueue& queue) { return !queue.empty(); });
+    const bool waiting = std::any_of(
+        waiting_.begin() + static_cast<int>(classes.first),
+        waiting_.begin() + static_cast<int>(classes.last) + 1,
+        [this](const SequenceQueue& queue) { return !queue.empty() && has_slot(*queue.front()); });
     return waiting || std::any_of(running_.begin(), running_.end(), [&](const Sequence* sequence) {
                return classes.holds(*sequence) && prefills(*sequence);
            });
@@ -209,18 +239,18 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
     int32_t looked_at = 0;
     int32_t lookups = 0;
     for (Sequence* sequence = queue.front(); sequence != nullptr && budget(*plan) > 0; looked_at++) {
-        if (preempted_ || looked_at == followers_max || lookups == lookups_max) return;
+        if (preempted_ || closed_ || looked_at == followers_max || lookups == lookups_max) return;
         if (affordable(*plan, *sequence, tile_tokens) == 0) return;
         Sequence* next = sequence->next;
         while (next != nullptr && same_unit(*next, *sequence)) next = next->next;
         if (sequence->runnable() && !waits_for_producer(*sequence)) {
             lookups++;
             if (try_admit(plan, sequence)) {
-                for (Sequence* passed = queue.front(); passed != next && passed != nullptr;
-                     passed = passed->next)
-                    passed->skipped++;
+                count_skips(priority, next);
                 lookups = 0;
-            } else if (sequence->skipped >= skips_max || running() >= params_.max_sequences) {
+            } else if (sequence->skipped >= skips_max) {
+                closed_ = true;
+            } else if (running() >= params_.max_sequences) {
                 return;
             }
         }
@@ -228,20 +258,22 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
     }
 }
 
-// A running sequence that is computing the beginning of this one: what it has done can be found later, so this one waits, and
-// lends it its urgency meanwhile.
-bool Scheduler::waits_for_producer(const Sequence& sequence) {
-    for (Sequence* producer : running_) {
-        if (!prefills(*producer) || !(producer->cache.scope == sequence.cache.scope)) continue;
-        const int32_t shared = common_beginning(*producer, sequence);
-        if (shared < producer->computed() + limits::kv_block_tokens) continue;
-        if (urgency(sequence) < urgency(*producer)) {
-            for_each_of_unit(producer, [&](Sequence* one) { one->lent = urgency(sequence); });
-            unordered_ = true;
+// One of a class was admitted: it passed those before `next` in its queue, and those that are more urgent.
+void Scheduler::count_skips(Priority priority, const Sequence* next) {
+    for (Priority passed = foreground.first; passed <= priority; passed = next_class(passed)) {
+        Sequence* sequence = waiting_[static_cast<size_t>(passed)].front();
+        for (int32_t i = 0; i < followers_max && sequence != nullptr; i++, sequence = sequence->next) {
+            if (passed == priority && sequence == next) break;
+            sequence->skipped++;
         }
-        return true;
     }
-    return false;
+}
+
+// A running sequence is computing the beginning of this one: what it has done can be found later, so this one waits.
+bool Scheduler::waits_for_producer(const Sequence& sequence) const {
+    return std::any_of(running_.begin(), running_.end(), [&](const Sequence* producer) {
+        return prefills(*producer) && waits_for(sequence, *producer);
+    });
 }
 
 bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
@@ -299,29 +331,46 @@ bool Scheduler::batch_fits(const Sequence& more) const {
 // Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
 bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
     while (true) {
-        int32_t needed = 0;
         int32_t reserve = 0;
-        for_each_of_unit(sequence, [&](const Sequence* one) {
-            needed += blocks_still_needed(*one);
-            reserve += reserve_of(*one);
-        });
+        for_each_of_unit(sequence, [&](const Sequence* one) { reserve += reserve_of(*one); });
         const bool alone = running_.empty();
         const int32_t watermark = alone ? 0 : params_.watermark_blocks;
-        const bool fits = params_.policy == MemoryPolicy::reserve
-                              ? reserved_blocks() + reserve <= cache_->total()
-                              : needed + growing_blocks() + watermark <= cache_->available();
+        const bool fits =
+            params_.policy == MemoryPolicy::reserve
+                ? reserved_blocks() + reserve <= cache_->total()
+                : blocks_of_unit_still_needed(sequence) + growing_blocks(running_.size()) + watermark <=
+                      cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
-        if (victim == nullptr) return false;
+        if (victim == nullptr || !preempting_suffices(sequence)) return false;
         preempt(plan, victim);
     }
 }
 
-// Blocks that those whose prompts are under way still need for them.
-int32_t Scheduler::growing_blocks() const {
+// Whether it would have its blocks if all less urgent ones gave up theirs: nobody is preempted in vain.
+bool Scheduler::preempting_suffices(Sequence* sequence) {
+    size_t left = running_.size();
+    while (left > 0 && urgency(*sequence) < urgency(*running_[left - 1])) left--;
+    if (left == 0) return true;
+    int32_t freed = 0;
+    for (size_t i = left; i < running_.size(); i++) freed += cache_->lend_references(running_[i]->cache);
+    const int32_t needed =
+        blocks_of_unit_still_needed(sequence) + growing_blocks(left) + params_.watermark_blocks;
+    for (size_t i = left; i < running_.size(); i++) cache_->return_references(running_[i]->cache);
+    return needed <= cache_->available() + freed;
+}
+
+int32_t Scheduler::blocks_of_unit_still_needed(Sequence* sequence) const {
     int32_t blocks = 0;
-    for (const Sequence* sequence : running_)
-        if (sequence->state == SequenceState::prompt) blocks += blocks_still_needed(*sequence);
+    for_each_of_unit(sequence, [&](const Sequence* one) { blocks += blocks_still_needed(*one); });
+    return blocks;
+}
+
+// Blocks that those whose prompts are under way still need for them, of the first so many that run.
+int32_t Scheduler::growing_blocks(size_t count) const {
+    int32_t blocks = 0;
+    for (size_t i = 0; i < count; i++)
+        if (running_[i]->state == SequenceState::prompt) blocks += blocks_still_needed(*running_[i]);
     return blocks;
 }
 
@@ -389,11 +438,7 @@ void Scheduler::commit(const PlanRow& row) {
     Sequence* sequence = row.sequence;
     cache_->commit(sequence->tokens, row.first + row.count, &sequence->cache);
     sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
-    if (sequence->state == SequenceState::prompt && row.logits) {
-        sequence->state = SequenceState::generating;
-        if (sequence->lent != Priority::paused) unordered_ = true;
-        for_each_of_unit(sequence, [](Sequence* one) { one->lent = Priority::paused; });
-    }
+    if (sequence->state == SequenceState::prompt && row.logits) sequence->state = SequenceState::generating;
 }
 
 void Scheduler::remove(Sequence* sequence) {

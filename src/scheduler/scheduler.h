@@ -99,6 +99,8 @@ private:
     static constexpr Classes foreground = {Priority::interactive, Priority::normal};
     static constexpr Classes background = {Priority::bulk, Priority::bulk};
 
+    void lend();
+    Priority most_urgent_waiter(const Sequence& producer) const;
     void order_running();
     void plan_background(StepPlan* plan);
     void plan_classes(StepPlan* plan, Classes classes);
@@ -108,22 +110,25 @@ private:
     bool try_admit(StepPlan* plan, Sequence* sequence);
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
+    bool preempting_suffices(Sequence* sequence);
     bool has_time(const StepPlan& plan, const Sequence& sequence) const;
     bool expects_time(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     bool batch_fits(const Sequence& more) const;
     int32_t affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
-    bool waits_for_producer(const Sequence& sequence);
+    void count_skips(Priority priority, const Sequence* next);
+    bool waits_for_producer(const Sequence& sequence) const;
     static Sequence* first_of_unit(Sequence* sequence);
     static int32_t tokens_of_unit(const Sequence& sequence);
     void note_admission(Sequence* first);
     bool find_beginning(Sequence* sequence);
     int32_t blocks_still_needed(const Sequence& sequence) const;
+    int32_t blocks_of_unit_still_needed(Sequence* sequence) const;
     int32_t reserve_of(const Sequence& sequence) const;
     bool prompts_wait(Classes classes) const;
 
     int32_t budget(const StepPlan& plan) const { return params_.max_batch_tokens - plan.tokens; }
     bool add_row(StepPlan* plan, Sequence* sequence, int32_t count);
-    int32_t growing_blocks() const;
+    int32_t growing_blocks(size_t count) const;
     int32_t reserved_blocks() const;
 
     Sequence* victim_for(const Sequence& sequence, bool by_class_only) const;
@@ -145,7 +150,8 @@ private:
     int32_t last_decodes_ = 0;             // rows of the pass before
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
-    bool preempted_ = false;  // by this plan
+    bool preempted_ = false;  // somebody, by this plan
+    bool closed_ = false;     // nobody is admitted any more by this plan: somebody was passed too often
     bool unordered_ = false;  // a rank has changed
     bool stalled_ = false;    // the last plan was empty, and nothing has happened since
 };

@@ -1,5 +1,6 @@
 // What the host of a world does between steps, and how its requests are made.
 #include <algorithm>
+#include <utility>
 
 #include "simulator.h"
 
@@ -7,8 +8,12 @@ namespace treadle::test {
 const World::Action World::actions[] = {
     {"submit", 40, &World::act_submit},
     {"submit a burst", 4, &World::act_submit_burst},
+    {"submit many behind a producer", 3, &World::act_submit_with_producer},
     {"submit one too long", 3, &World::act_submit_too_long},
     {"submit without memory", 3, &World::act_submit_without_memory},
+    {"fork", 10, &World::act_fork},
+    {"fork wrongly", 2, &World::act_fork_wrongly},
+    {"set a priority", 8, &World::act_set_priority},
     {"cancel", 10, &World::act_cancel},
     {"cancel all", 1, &World::act_cancel_all},
     {"release", 6, &World::act_release},
@@ -53,6 +58,24 @@ void World::make_stops(Submission* asked) {
     for (int i = between(1, 3); i > 0; i--) asked->stop_strings.emplace_back(texts[random_.below(8)]);
 }
 
+// How urgent it is, how long it may take, and whom it shares blocks with.
+void World::choose_order(Submission* asked) {
+    if (mixed_priorities_) {
+        static constexpr Priority any[] = {Priority::interactive, Priority::normal, Priority::normal,
+                                           Priority::bulk, Priority::bulk};
+        asked->priority = one_in(24) ? Priority::paused : any[random_.below(5)];
+    }
+    if (deadlines_ && one_in(4)) {
+        asked->deadline_us = one_in(12) ? INT64_MAX : between(1, one_in(2) ? 3000 : 300'000);
+    }
+    if (!salts_) return;
+    if (one_in(8)) {
+        asked->scope.is_private = true;
+    } else if (one_in(3)) {
+        asked->scope.salt = one_in(4) ? 1000 + next_number_ : random_.below(3);
+    }
+}
+
 Submission World::make_submission() {
     Submission asked;
     asked.prompt = make_prompt(longest_prompt_);
@@ -68,6 +91,8 @@ Submission World::make_submission() {
     asked.first_sample = random_.below(3);
     asked.ignore_end = one_in(3);
     asked.keep = one_in(5);
+    if (one_in(6)) asked.samples = between(2, 4);
+    choose_order(&asked);
     make_stops(&asked);
     return asked;
 }
@@ -76,18 +101,26 @@ Submission World::make_submission() {
 bool World::submit(Submission asked) {
     asked.number = next_number_++;
     const Status expected = driver_->refusal_of(asked);
+    const int64_t called_ns = driver_->clock().now_ns;
     uint64_t id = 0;
     const Status status = driver_->submit(asked, &id);
     note("  submitted: number, tokens", static_cast<int64_t>(asked.number),
          static_cast<int64_t>(asked.prompt.size()));
+    if (expected != Status::OK) coverage_->refused_long++;
+    if (!accepted("submit", status, expected)) return false;
+    const int32_t limit = driver_->limit_of(asked);
+    Live& live = begin(std::move(asked), id, limit, called_ns);
+    live.lonely_scope = live.asked.scope.is_private || live.asked.scope.salt >= 1000;
+    coverage_->lonely += live.lonely_scope ? 1 : 0;
+    return true;
+}
+
+// Whether a call that makes a request did, and that it didn't only for a reason that there was.
+bool World::accepted(const char* call, Status status, Status expected) {
+    if (expected == Status::OK && broken_ != Status::OK) expected = Status::UNUSABLE;
     if (expected != Status::OK) {
         if (status != expected)
-            fail("submit says %s, must say %s", status_name(status), status_name(expected));
-        coverage_->refused_long++;
-        return false;
-    }
-    if (broken_ != Status::OK) {
-        if (status != Status::UNUSABLE) fail("submit says %s after a failure", status_name(status));
+            fail("%s says %s, must say %s", call, status_name(status), status_name(expected));
         return false;
     }
     // A kept or unpolled request takes a place until it is given up, a released one perhaps until its pass has ended.
@@ -95,17 +128,30 @@ bool World::submit(Submission asked) {
         coverage_->refused_full++;
         return false;
     }
-    if (status != Status::OK) fail("submit says %s", status_name(status));
-    Live& live = lives_[asked.number];
+    if (status != Status::OK) fail("%s says %s", call, status_name(status));
+    return true;
+}
+
+// The engine took it, after a look at the clock that was not before `called_ns`.
+World::Live& World::begin(Submission asked, uint64_t id, int32_t limit, int64_t called_ns) {
+    const uint64_t number = next_number_ - 1;
+    Live& live = lives_[number];
+    live.number = number;
     live.id = id;
-    live.limit = driver_->limit_of(asked);
+    live.limit = limit;
     live.asked = std::move(asked);
+    const int64_t after = live.asked.deadline_us;
+    if (after > 0 && after < INT64_MAX) {
+        live.deadline_low_ns = called_ns + after * 1000;
+        live.deadline_high_ns = driver_->clock().now_ns + after * 1000;
+    }
     begin_alone(&live);
     submitted_++;
     coverage_->submitted++;
     coverage_->kept += live.asked.keep ? 1 : 0;
+    coverage_->sampled += live.asked.samples > 1 ? 1 : 0;
     host_acted_ = true;
-    return true;
+    return live;
 }
 
 // What each of its sequences would say if it were the only one in the world.
@@ -159,6 +205,36 @@ void World::act_submit_too_long() {
     submit(std::move(asked));
 }
 
+// Many begin alike, and the first of them, which computes that beginning for all, is cancelled on the way.
+void World::act_submit_with_producer() {
+    Submission first = make_submission();
+    first.prompt = make_prompt(longest_prompt_);
+    first.scope = {};
+    const std::vector<int32_t> prompt = first.prompt;
+    if (!submit(std::move(first))) return;
+    doomed_.push_back({step_ + between(0, 3), next_number_ - 1});
+    for (int32_t i = between(1, 5); i > 0; i--) {
+        Submission follower = make_submission();
+        follower.prompt = prompt;
+        follower.scope = {};
+        submit(std::move(follower));
+    }
+}
+
+void World::cancel_producers() {
+    for (const DoomedProducer& doomed : std::exchange(doomed_, {})) {
+        const auto found = lives_.find(doomed.number);
+        if (found == lives_.end() || found->second.released || found->second.told_end) continue;
+        if (step_ < doomed.step) {
+            doomed_.push_back(doomed);
+            continue;
+        }
+        const Live& live = found->second;
+        coverage_->producers_cancelled += live.state == SequenceState::prompt && live.prompt_done > 0 ? 1 : 0;
+        cancel(found->second);
+    }
+}
+
 // Wherever the allocation fails, nothing has changed afterwards.
 void World::act_submit_without_memory() {
     Submission asked = make_submission();
@@ -176,6 +252,7 @@ void World::act_submit_without_memory() {
         note("  submitted and released: number", static_cast<int64_t>(asked.number));
         if (driver_->release(id) != Status::OK) fail("a new request can't be released");
         Live& live = lives_[asked.number];
+        live.number = asked.number;
         live.id = id;
         live.asked = std::move(asked);
         live.released = true;
@@ -191,20 +268,22 @@ void World::act_submit_without_memory() {
 
 void World::act_cancel() {
     Live* live = pick([](const Live& each) { return !each.told_end; });
-    if (live == nullptr) return;
-    note("  cancelled: number, state", static_cast<int64_t>(live->asked.number),
-         static_cast<int64_t>(live->state));
-    if (driver_->cancel(live->id) != Status::OK)
-        fail("request %llu can't be cancelled", static_cast<unsigned long long>(live->asked.number));
+    if (live != nullptr) cancel(*live);
+}
+
+void World::cancel(Live& live) {
+    note("  cancelled: number, state", static_cast<int64_t>(live.number), static_cast<int64_t>(live.state));
+    if (driver_->cancel(live.id) != Status::OK)
+        fail("request %llu can't be cancelled", static_cast<unsigned long long>(live.number));
     RequestInfo info;
-    if (driver_->info(live->id, &info) != Status::OK) fail("a cancelled request has no state");
+    if (driver_->info(live.id, &info) != Status::OK) fail("a cancelled request has no state");
     if (info.state != SequenceState::finished) {
         coverage_->cancelled_waiting += info.state == SequenceState::waiting ? 1 : 0;
         coverage_->cancelled_prompt += info.state == SequenceState::prompt ? 1 : 0;
         coverage_->cancelled_generating += info.state == SequenceState::generating ? 1 : 0;
         coverage_->cancelled_in_pass += control_.begins > control_.passes_done ? 1 : 0;
     }
-    live->cancel_asked = true;
+    live.cancel_asked = true;
     host_acted_ = true;
 }
 
@@ -220,8 +299,7 @@ void World::act_cancel_all() {
 void World::act_release() {
     Live* live = pick([](const Live&) { return true; });
     if (live == nullptr) return;
-    note("  released: number, state", static_cast<int64_t>(live->asked.number),
-         static_cast<int64_t>(live->state));
+    note("  released: number, state", static_cast<int64_t>(live->number), static_cast<int64_t>(live->state));
     if (driver_->release(live->id) != Status::OK) fail("a live request can't be released");
     coverage_->released_live += live->over() ? 0 : 1;
     live->released = true;

@@ -12,11 +12,16 @@ using number_t = unsigned long long;
 
 void World::check_event(const PolledEvent& event) {
     coverage_->events++;
-    const auto number = static_cast<number_t>(event.number);
-    const auto found = lives_.find(event.number);
-    if (found == lives_.end() || found->second.released || found->second.id != event.request)
-        fail("an event of request %llu, which is gone", number);
+    // By its id: what the host gave a request to tell it by, its forks have too.
+    const auto found = std::find_if(lives_.begin(), lives_.end(), [&](const auto& each) {
+        return !each.second.released && each.second.id == event.request;
+    });
+    if (found == lives_.end())
+        fail("an event of request %llu, which is gone", static_cast<number_t>(event.request));
     Live& live = found->second;
+    const auto number = static_cast<number_t>(live.number);
+    if (event.number != live.asked.number)
+        fail("an event of request %llu has user data %llu", number, static_cast<number_t>(event.number));
     if (event.sequence < 0 || event.sequence >= live.asked.samples)
         fail("an event of sequence %d of request %llu", event.sequence, number);
     LiveSequence& sequence = live.sequences[static_cast<size_t>(event.sequence)];
@@ -40,7 +45,7 @@ void World::check_event(const PolledEvent& event) {
 }
 
 void World::check_token(const Live& live, LiveSequence& sequence, const PolledEvent& event) {
-    const auto number = static_cast<number_t>(live.number());
+    const auto number = static_cast<number_t>(live.number);
     SoloSequence& solo = sequence.solo;
     if (sequence.end_text.has_value()) fail("request %llu: a token after the last text", number);
     if (solo.over()) fail("request %llu: token %d after its end", number, event.position);
@@ -68,7 +73,7 @@ void World::check_token(const Live& live, LiveSequence& sequence, const PolledEv
 
 // A sequence ends as it ends alone, or because the host or a failure ended it.
 void World::check_reason(const Live& live, LiveSequence& sequence, const PolledEvent& event) {
-    const auto number = static_cast<number_t>(live.number());
+    const auto number = static_cast<number_t>(live.number);
     SoloSequence& solo = sequence.solo;
     const FinishReason reason = event.reason;
     bool allowed = false;
@@ -79,6 +84,8 @@ void World::check_reason(const Live& live, LiveSequence& sequence, const PolledE
         allowed = solo.reason() == FinishReason::error;
     } else if (reason == FinishReason::error) {
         allowed = broken_ != Status::OK && event.status == broken_;
+    } else if (reason == FinishReason::deadline) {
+        allowed = driver_->clock().now_ns >= live.deadline_low_ns;
     } else {
         allowed = reason == FinishReason::cancelled && live.cancel_asked;
     }
@@ -89,11 +96,12 @@ void World::check_reason(const Live& live, LiveSequence& sequence, const PolledE
     coverage_->stopped += reason == FinishReason::stop_string ? 1 : 0;
     coverage_->filled += reason == FinishReason::length ? 1 : 0;
     coverage_->cancelled += reason == FinishReason::cancelled ? 1 : 0;
+    coverage_->overdue += reason == FinishReason::deadline ? 1 : 0;
     coverage_->not_numbers += event.status == Status::NOT_A_NUMBER ? 1 : 0;
 }
 
 void World::check_finish(Live& live, LiveSequence& sequence, const PolledEvent& event) {
-    const auto number = static_cast<number_t>(live.number());
+    const auto number = static_cast<number_t>(live.number);
     if (event.position != static_cast<int32_t>(sequence.solo.tokens().size()))
         fail("request %llu ends at %d, not %zu", number, event.position, sequence.solo.tokens().size());
     if (sequence.solo.held_text() != sequence.end_text.value_or(""))
@@ -114,13 +122,28 @@ void World::check_finish(Live& live, LiveSequence& sequence, const PolledEvent& 
 // `whole`: its end was told, so its events told all of its tokens; else there may be a few more.
 void World::check_tokens(const Live& live, bool whole) {
     for (int32_t i = 0; i < live.asked.samples; i++) {
-        const std::vector<int32_t> tokens = driver_->tokens(live.id, i);
-        const std::vector<int32_t>& told = live.sequences[static_cast<size_t>(i)].solo.tokens();
-        if (tokens.size() < told.size() || (whole && tokens.size() > told.size()) ||
-            !std::equal(told.begin(), told.end(), tokens.begin()))
-            fail("the tokens of request %llu are not those of its events",
-                 static_cast<number_t>(live.number()));
+        const size_t told = live.sequences[static_cast<size_t>(i)].solo.tokens().size();
+        if (tokens_of(live, i).size() > told && whole)
+            fail("request %llu has more tokens than its events told", static_cast<number_t>(live.number));
     }
+}
+
+// What the engine says are a sequence's tokens: those that events told, and then those that it would say alone.
+std::vector<int32_t> World::tokens_of(const Live& live, int32_t sequence) {
+    const std::vector<int32_t> tokens = driver_->tokens(live.id, sequence);
+    const SoloSequence& told = live.sequences[static_cast<size_t>(sequence)].solo;
+    const auto begins_with = [&](const SoloSequence& solo) {
+        return solo.tokens().size() <= tokens.size() &&
+               std::equal(solo.tokens().begin(), solo.tokens().end(), tokens.begin());
+    };
+    bool equal = begins_with(told);
+    if (equal && told.tokens().size() < tokens.size()) {
+        SoloSequence ahead = told;
+        while (ahead.tokens().size() < tokens.size() && !ahead.over()) ahead.advance();
+        equal = begins_with(ahead) && ahead.tokens().size() == tokens.size();
+    }
+    if (!equal) fail("the tokens of request %llu are not its own", static_cast<number_t>(live.number));
+    return tokens;
 }
 
 }  // namespace treadle::test

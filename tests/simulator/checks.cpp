@@ -47,6 +47,7 @@ void World::check_step(int64_t budget_us, int64_t allocations_before, int64_t ju
     check_pace(budget_us, jumps_before);
     check_requests();
     check_first();
+    check_order();
     check_sleep();
 }
 
@@ -101,26 +102,51 @@ void World::check_pace(int64_t budget_us, int64_t jumps_before) {
              static_cast<long long>(report_.time_us));
     if (budget_us == 0 && report_.passes > 1) fail("a step without a budget ran %d passes", report_.passes);
     if (wakes_ > 1) fail("the engine woke the host %d times between two steps", wakes_);
-    if (slept_ && wakes_ == 0 && report_.passes > 0)
+    if (slept_ && wakes_ == 0 && report_.passes > 0 && !deadline_passed_)
         fail("the engine had work for a sleeping host and didn't wake it");
     const bool moved = activity() != last_activity_;
     last_activity_ = activity();
     idle_steps_ = moved || report_.next_step_us != 0 ? 0 : idle_steps_ + 1;
     if (idle_steps_ > idle_steps_max)
         fail("%lld steps with work and no progress", static_cast<long long>(idle_steps_));
-    const bool polls = std::any_of(lives_.begin(), lives_.end(),
-                                   [](const auto& each) { return each.second.waited_for_poll; });
-    if (budget_us == 0 && work_promised_ && !host_acted_ && report_.passes == 0 && !polls)
+    const bool polls =
+        report_.waiting_poll > 0 || std::any_of(lives_.begin(), lives_.end(),
+                                                [](const auto& each) { return each.second.waited_for_poll; });
+    if (budget_us == 0 && work_promised_ && !host_acted_ && report_.passes == 0 && !polls &&
+        !deadline_passed_)
         fail("the engine promised work and computed no pass");
     work_promised_ = report_.next_step_us == 0;
-    slept_ = report_.next_step_us == -1;
+    slept_ = report_.next_step_us != 0;
     coverage_->cut_steps += budget_us > 0 && control_.begins > control_.passes_done ? 1 : 0;
-    if (report_.next_step_us != 0 && report_.next_step_us != -1)
-        fail("next_step_us is %lld", static_cast<long long>(report_.next_step_us));
+}
+
+int64_t World::nearest_deadline_ns(bool high) const {
+    int64_t nearest = INT64_MAX;
+    for (const auto& [number, live] : lives_)
+        if (!live.released && !live.over())
+            nearest = std::min(nearest, high ? live.deadline_high_ns : live.deadline_low_ns);
+    return nearest;
+}
+
+// A host without work may sleep until the nearest deadline, and no longer.
+void World::check_next_step() {
+    const int64_t told_us = report_.next_step_us;
+    if (told_us == 0) return;
+    const int64_t low_ns = nearest_deadline_ns(false);
+    const int64_t high_ns = nearest_deadline_ns(true);
+    const int64_t now_ns = driver_->clock().now_ns;
+    const bool right = low_ns == INT64_MAX
+                           ? told_us == -1
+                           : told_us >= 1 && told_us * 1000 >= low_ns - now_ns &&
+                                 (told_us - 1) * 1000 <= std::max<int64_t>(high_ns - step_start_ns_, 0);
+    if (!right)
+        fail("next_step_us is %lld, the nearest deadline is in %lld ns", static_cast<long long>(told_us),
+             static_cast<long long>(low_ns - now_ns));
 }
 
 // The engine sleeps only where no request could go on.
 void World::check_sleep() {
+    check_next_step();
     if (report_.next_step_us == 0) return;
     const Live* waits = nullptr;
     for (const auto& [number, live] : lives_) {
@@ -130,7 +156,7 @@ void World::check_sleep() {
         waits = &live;
     }
     if (waits != nullptr && report_.waiting_poll == 0)
-        fail("the engine sleeps, but request %llu could go on", static_cast<number_t>(waits->number()));
+        fail("the engine sleeps, but request %llu could go on", static_cast<number_t>(waits->number));
 }
 
 void World::check_requests() {
@@ -142,6 +168,7 @@ void World::check_requests() {
         check_request(live, info);
         if (live.started || info.prompt_tokens_done == 0) continue;
         live.started = true;
+        coverage_->bulk_begun += live.asked.priority == Priority::bulk ? 1 : 0;
         for (auto& [earlier, other] : lives_) {
             if (earlier >= number) break;
             if (!other.released && !other.started && other.state == SequenceState::waiting && !other.paused &&
@@ -157,7 +184,7 @@ void World::check_requests() {
 }
 
 void World::check_request(Live& live, const RequestInfo& info) {
-    const auto number = static_cast<number_t>(live.number());
+    const auto number = static_cast<number_t>(live.number);
     const auto prompt = static_cast<int32_t>(live.asked.prompt.size()) - live.asked.generated_tail;
     if (info.prompt_tokens != prompt || info.sequences != live.asked.samples)
         fail("request %llu has %d prompt tokens and %d sequences", number, info.prompt_tokens,
@@ -177,8 +204,14 @@ void World::check_request(Live& live, const RequestInfo& info) {
         fail("request %llu is paused, or not", number);
     if ((info.queue_place >= 0) != (info.state == SequenceState::waiting && !info.paused))
         fail("request %llu is in place %d of the queue", number, info.queue_place);
+    if (live.lonely_scope && live.asked.samples == 1 && info.cached_tokens > 0)
+        fail("request %llu found %d tokens of others", number, info.cached_tokens);
     coverage_->room_full += info.waits_for_poll ? 1 : 0;
+    check_deadline(live, info);
     check_waiting(live, info);
+    live.state_before = live.state;
+    live.ran_before = live.runs();
+    live.got_token = info.generated_tokens > live.generated;
     live.prompt_done = info.prompt_tokens_done;
     live.generated = info.generated_tokens;
     live.state = info.state;
@@ -189,19 +222,24 @@ void World::check_request(Live& live, const RequestInfo& info) {
 // A request that generates gets its turn where nobody can take its blocks, and one that waits is passed by a bounded number of
 // followers that are no more urgent.
 void World::check_waiting(Live& live, const RequestInfo& info) {
-    const auto number = static_cast<number_t>(live.number());
+    const auto number = static_cast<number_t>(live.number);
     const EngineParams& params = driver_->params();
+    const bool outranked = std::any_of(lives_.begin(), lives_.end(), [&](const auto& each) {
+        return !each.second.over() && each.second.asked.priority < live.asked.priority;
+    });
     const bool waits = params.memory_policy == MemoryPolicy::reserve && live.asked.samples == 1 &&
-                       live.asked.priority <= Priority::normal && live.state == SequenceState::generating &&
-                       info.state == SequenceState::generating && !live.waited_for_poll &&
-                       !info.waits_for_poll && info.generated_tokens == live.generated;
+                       live.asked.priority <= Priority::normal && !outranked &&
+                       live.state == SequenceState::generating && info.state == SequenceState::generating &&
+                       !live.waited_for_poll && !info.waits_for_poll &&
+                       info.generated_tokens == live.generated;
     live.passes_without_token = waits ? live.passes_without_token + report_.passes : 0;
     const int64_t bound = params.max_batch_tokens > params.max_sequences ? 2 : 3 * params.max_sequences + 4;
     if (live.passes_without_token > bound)
         fail("request %llu generates and got no token in %lld passes", number,
              static_cast<long long>(live.passes_without_token));
     coverage_->overtaken_most = std::max(coverage_->overtaken_most, live.overtaken);
-    if (live.overtaken > followers_max + params.max_sequences && info.state == SequenceState::waiting)
+    if (live.overtaken > followers_max + params.max_sequences && info.state == SequenceState::waiting &&
+        live.asked.priority <= Priority::normal)
         fail("request %llu waits and %lld later ones began", number, static_cast<long long>(live.overtaken));
 }
 
@@ -209,7 +247,7 @@ void World::check_waiting(Live& live, const RequestInfo& info) {
 const World::Live* World::first_in_rank() const {
     const Live* first = nullptr;
     for (const auto& [number, live] : lives_)
-        if (!live.released && !live.over() && !live.paused && !live.waited_for_poll &&
+        if (live.may_run() && !live.waited_for_poll &&
             (first == nullptr || live.asked.priority < first->asked.priority))
             first = &live;
     return first;
@@ -218,13 +256,15 @@ const World::Live* World::first_in_rank() const {
 // Passes in which everybody who runs gets a turn, and whoever computes a prompt a token.
 int32_t World::turn_passes() const {
     const EngineParams& params = driver_->params();
-    return params.max_batch_tokens > params.max_sequences ? 1 : 3 * params.max_sequences + 4;
+    const int32_t turn = params.max_batch_tokens > params.max_sequences ? 1 : 3 * params.max_sequences + 4;
+    return params.itl_target_us > 0 ? turn * passes_per_piece : turn;
 }
 
 // However small the cache: while one request stays the first in rank and runs, it gets on.
 void World::check_first() {
     const Live* first = first_in_rank();
-    const uint64_t number = first == nullptr ? 0 : first->number();
+    const uint64_t number = first == nullptr ? 0 : first->number;
+    check_admission(first);
     const int64_t progress = first == nullptr ? 0 : int64_t{first->generated} + first->prompt_done;
     const bool waits = first != nullptr && first->state != SequenceState::waiting && number == first_ &&
                        progress == first_progress_;
@@ -235,8 +275,9 @@ void World::check_first() {
     // generates.
     const EngineParams& params = driver_->params();
     const int64_t tokens = first == nullptr ? 0 : first->limit;
-    const int64_t turn =
-        params.max_batch_tokens > 1 ? turn_passes() : int64_t{params.max_sequences} * params.context_length;
+    const int64_t turn = params.max_batch_tokens > 1
+                             ? turn_passes()
+                             : int64_t{params.max_sequences} * params.context_length * turn_passes();
     if (passes_without_progress_ > (tokens + longest_prompt_) * turn + 4)
         fail("request %llu is the first in rank and got nothing in %lld passes",
              static_cast<number_t>(number), static_cast<long long>(passes_without_progress_));

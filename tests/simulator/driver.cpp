@@ -28,7 +28,7 @@ public:
         polled.last = event.last;
         if (event.kind == EventKind::finished) {
             polled.reason = sequence.finish_reason;
-            if (polled.reason == FinishReason::error) polled.status = request.failure.status;
+            polled.status = sequence.failure;
         }
         return true;
     }
@@ -76,6 +76,18 @@ Status Driver::submit(const Submission& asked, uint64_t* id) {
         RequestParams params = params_of(asked);
         std::pmr::vector<int32_t> prompt(asked.prompt.begin(), asked.prompt.end(), &memory_.other);
         return engine_->submit(std::move(params), std::move(prompt), asked.max_tokens, id, nullptr);
+    } catch (const std::bad_alloc&) {
+        return Status::NOMEM;
+    }
+}
+
+Status Driver::fork(uint64_t parent, int32_t sequence, int32_t position, const Submission* own,
+                    int32_t max_tokens, uint64_t* id) {
+    try {
+        if (own == nullptr)
+            return engine_->fork(parent, sequence, position, nullptr, max_tokens, id, nullptr);
+        RequestParams params = params_of(*own);
+        return engine_->fork(parent, sequence, position, &params, max_tokens, id, nullptr);
     } catch (const std::bad_alloc&) {
         return Status::NOMEM;
     }

@@ -52,6 +52,10 @@ public:
 
     // NOMEM where the allocator failed.
     Status submit(const Submission& asked, uint64_t* id);
+    // Without `own` the fork has its parent's parameters. max_tokens is 0 for the parent's limit.
+    Status fork(uint64_t parent, int32_t sequence, int32_t position, const Submission* own,
+                int32_t max_tokens, uint64_t* id);
+    Status set_priority(uint64_t id, Priority priority) { return engine_->set_priority(id, priority); }
     Status cancel(uint64_t id) { return engine_->cancel(id); }
     Status release(uint64_t id) { return engine_->release(id); }
     Status info(uint64_t id, RequestInfo* out) { return engine_->request_info(id, out); }

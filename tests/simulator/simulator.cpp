@@ -29,6 +29,9 @@ void World::choose_parameters() {
     if (one_in(2)) params.watermark_blocks = one_in(2) ? 0 : between(0, params.kv_blocks);
     params.prefix_cache = !one_in(6);
     if (one_in(3)) params.prefix_cache_blocks = between(0, params.kv_blocks);
+    // A pass takes 80 us at least; one token of each of nine sequences takes 320 us and more.
+    if (one_in(3)) params.itl_target_us = one_in(2) ? between(1, 400) : between(400, 3000);
+    if (one_in(3)) host_pause_us_ = between(1, 2000);
 
     control_.checking = one_in(8) ? FakeControl::Checking::some : FakeControl::Checking::all;
     control_.seed = random_.next();
@@ -39,6 +42,9 @@ void World::choose_parameters() {
     may_break_ = one_in(6);
 
     driver_ = std::make_unique<Driver>(model_options_, params, &control_);
+    mixed_priorities_ = !one_in(3);
+    deadlines_ = one_in(2);
+    salts_ = one_in(2);
     driver_->clock().read_cost_ns = one_in(3) ? 1000 : 0;
     longest_prompt_ = std::min(driver_->params().context_length, params.kv_blocks * 16) - 1;
     typical_tokens_ = between(2, 24);
@@ -54,6 +60,7 @@ void World::choose_parameters() {
 void World::run() {
     coverage_->worlds++;
     while (step_ < life_steps_ && broken_ == Status::OK) {
+        cancel_producers();
         for (int32_t i = between(0, actions_per_step_); i > 0; i--) act();
         step(budget_us_);
         if (step_ >= withhold_polls_until_) poll(one_in(4) ? static_cast<size_t>(between(1, 20)) : SIZE_MAX);
@@ -76,6 +83,8 @@ void World::step(int64_t budget_us) {
     const int64_t allocations = driver_->allocator().calls();
     const int64_t jumps = control_.jumps;
     wakes_ = driver_->take_wakes();
+    step_start_ns_ = driver_->clock().now_ns;
+    step_begins_ = control_.begins;
     const Status status = driver_->step(budget_us, &report_);
     note("step: budget in us, passes", budget_us, report_.passes);
     if (status != Status::OK) {
@@ -87,8 +96,11 @@ void World::step(int64_t budget_us) {
     tokens_produced_ += report_.tokens_produced;
     tokens_computed_ += report_.tokens_computed;
     preemptions_ += report_.preemptions;
+    deadline_passed_ = nearest_deadline_ns(false) <= driver_->clock().now_ns;
     check_step(budget_us, allocations, jumps);
     host_acted_ = false;
+    coverage_->targeted += driver_->params().itl_target_us > 0 ? report_.passes : 0;
+    driver_->clock().now_ns += host_pause_us_ * 1000;
 }
 
 void World::poll(size_t capacity) {
@@ -105,6 +117,9 @@ void World::drain() {
     draining_ = true;
     withhold_polls_until_ = 0;
     driver_->clock().read_cost_ns = 0;
+    for (auto& [number, live] : lives_)
+        if (!live.released && live.asked.priority == Priority::paused)
+            set_priority(live, static_cast<Priority>(between(0, 2)));
     const int32_t turn = turn_passes();
     for (const auto& [number, live] : lives_)
         drain_passes_left_ += int64_t{live.limit + 1} * turn * live.asked.samples;
@@ -148,14 +163,16 @@ void World::note(const char* what, int64_t a, int64_t b) {
 std::string World::story() const {
     char line[400];
     const EngineParams& params = driver_->params();
-    std::snprintf(line, sizeof line,
-                  "seed %llu, step %lld\n"
-                  "max_sequences %d, max_batch_tokens %d, max_requests %d, kv_blocks %d, context_length %d\n"
-                  "policy %s, watermark_blocks %d, prefix_cache %d, prefix_cache_blocks %d\n",
-                  static_cast<unsigned long long>(seed_), static_cast<long long>(step_), params.max_sequences,
-                  params.max_batch_tokens, params.max_requests, params.kv_blocks, params.context_length,
-                  params.memory_policy == MemoryPolicy::reserve ? "reserve" : "preempt",
-                  params.watermark_blocks, params.prefix_cache ? 1 : 0, params.prefix_cache_blocks);
+    std::snprintf(
+        line, sizeof line,
+        "seed %llu, step %lld\n"
+        "max_sequences %d, max_batch_tokens %d, max_requests %d, kv_blocks %d, context_length %d\n"
+        "policy %s, watermark_blocks %d, prefix_cache %d, prefix_cache_blocks %d, itl_target_us %lld\n",
+        static_cast<unsigned long long>(seed_), static_cast<long long>(step_), params.max_sequences,
+        params.max_batch_tokens, params.max_requests, params.kv_blocks, params.context_length,
+        params.memory_policy == MemoryPolicy::reserve ? "reserve" : "preempt", params.watermark_blocks,
+        params.prefix_cache ? 1 : 0, params.prefix_cache_blocks,
+        static_cast<long long>(params.itl_target_us));
     std::string text = line;
     const size_t shown = std::min(noted_, notes_.size());
     for (size_t i = noted_ - shown; i < noted_; i++) {
@@ -171,6 +188,7 @@ std::vector<Coverage::Line> Coverage::lines() const {
     return {{"worlds", worlds, true},
             {"steps", steps, true},
             {"passes", passes, true},
+            {"passes under a latency target", targeted, true},
             {"tiles", tiles, true},
             {"tokens", tokens, true},
             {"events", events, true},
@@ -183,6 +201,23 @@ std::vector<Coverage::Line> Coverage::lines() const {
             {"ended by length", filled, true},
             {"ended by a cancel", cancelled, true},
             {"ended by a NaN", not_numbers, true},
+            {"ended by their deadlines", overdue, true},
+            {"of several samples", sampled, true},
+            {"forks", forks, true},
+            {"forks of requests that had ended", forks_of_ended, true},
+            {"forks of forks", forks_of_forks, true},
+            {"forks with parameters of their own", forks_with_params, true},
+            {"forks at a position of the prompt", forks_in_prompt, true},
+            {"forks refused as too long", forks_refused, true},
+            {"forks refused for lack of memory", forks_without_memory, true},
+            {"priorities set", priorities_set, true},
+            {"paused while they ran", paused_running, true},
+            {"resumed", resumed, true},
+            {"begun as bulk", bulk_begun, true},
+            {"bulk held back by others", bulk_held_back, true},
+            {"with a cache of their own", lonely, true},
+            {"producers cancelled on the way", producers_cancelled, true},
+            {"waited as the first of all", must_be_admitted, true},
             {"cancelled while they waited", cancelled_waiting, true},
             {"cancelled in the prompt", cancelled_prompt, true},
             {"cancelled while they generated", cancelled_generating, true},

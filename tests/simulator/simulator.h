@@ -20,12 +20,20 @@
 
 namespace treadle::test {
 
+// Under a latency target a prompt gets a piece of one pass in so many, however little time there is.
+constexpr int32_t passes_per_piece = 8;
+
 // What happened in all worlds so far, so that a reader sees that the workload reaches what it is meant to reach.
 struct Coverage {
-    int64_t worlds = 0, steps = 0, passes = 0, tiles = 0, tokens = 0, events = 0;
+    int64_t worlds = 0, steps = 0, passes = 0, targeted = 0, tiles = 0, tokens = 0, events = 0;
     int64_t submitted = 0, refused_long = 0, refused_full = 0, refused_memory = 0;
     int64_t ended = 0, stopped = 0, filled = 0, cancelled = 0, not_numbers = 0, backend_failures = 0;
     int64_t cancelled_waiting = 0, cancelled_prompt = 0, cancelled_generating = 0, cancelled_in_pass = 0;
+    int64_t overdue = 0, sampled = 0, forks = 0, forks_of_ended = 0, forks_with_params = 0,
+            forks_of_forks = 0;
+    int64_t forks_in_prompt = 0, forks_refused = 0, forks_without_memory = 0;
+    int64_t priorities_set = 0, paused_running = 0, resumed = 0, bulk_begun = 0, bulk_held_back = 0;
+    int64_t lonely = 0, producers_cancelled = 0, must_be_admitted = 0;
     int64_t released_live = 0, kept = 0, cut_steps = 0, pendings = 0, jumps = 0, room_full = 0,
             overtaken_most = 0;
     int64_t copies = 0, rows_without_write = 0, preemptions = 0, recomputed = 0, cached = 0, evicted = 0;
@@ -61,9 +69,20 @@ private:
         int32_t told_progress = 0;
     };
     struct Live {
-        uint64_t number() const { return asked.number; }
         bool over() const { return state == SequenceState::finished; }
-        Submission asked;
+        bool may_run() const { return !released && !over() && !paused && asked.priority != Priority::paused; }
+        // It runs: its first sequence that has not ended has a place and blocks.
+        bool runs() const {
+            return (state == SequenceState::prompt || state == SequenceState::generating) && !waited_for_poll;
+        }
+        uint64_t number = 0;
+        Submission asked;  // of a fork: the fresh request that it equals
+        bool fork = false;
+        bool lonely_scope = false;  // nobody else may find its blocks, nor it theirs
+        uint64_t forks = 0;         // made of it
+        int64_t deadline_low_ns =
+            INT64_MAX;  // it lies between these two, as submit read the clock in between
+        int64_t deadline_high_ns = INT64_MAX;
         uint64_t id = 0;
         int32_t limit = 0;
         std::vector<LiveSequence> sequences;
@@ -78,6 +97,10 @@ private:
         int32_t prompt_done = 0;
         int64_t passes_without_token = 0;
         int64_t overtaken = 0;
+        // Of the newest step.
+        SequenceState state_before = SequenceState::waiting;
+        bool ran_before = false;
+        bool got_token = false;
     };
     using Lives = std::map<uint64_t, Live>;  // by number, which is the order of submission
 
@@ -94,12 +117,24 @@ private:
     std::vector<int32_t> make_prompt(int32_t tokens_max);
     void make_stops(Submission* asked);
     bool submit(Submission asked);
+    bool accepted(const char* call, Status status, Status expected);
+    Live& begin(Submission asked, uint64_t id, int32_t limit, int64_t called_ns);
     void begin_alone(Live* live);
+    void choose_order(Submission* asked);
+    void cancel(Live& live);
+    void cancel_producers();
     Live* pick(bool (*wanted)(const Live&));
     void act_submit();
     void act_submit_burst();
+    void act_submit_with_producer();
     void act_submit_too_long();
     void act_submit_without_memory();
+    void act_fork();
+    void fork(Live& parent, int32_t sequence, int32_t position, bool own);
+    void check_fork_without_memory(const Live& parent, int32_t sequence, int32_t position);
+    void act_fork_wrongly();
+    void act_set_priority();
+    void set_priority(Live& live, Priority priority);
     void act_cancel();
     void act_cancel_all();
     void act_release();
@@ -126,16 +161,22 @@ private:
     void check_counters();
     void check_pace(int64_t budget_us, int64_t jumps_before);
     void check_sleep();
+    void check_next_step();
     void check_requests();
     void check_request(Live& live, const RequestInfo& info);
     void check_waiting(Live& live, const RequestInfo& info);
     void check_first();
+    void check_admission(const Live* first);
+    void check_order();
+    void check_deadline(const Live& live, const RequestInfo& info);
+    int64_t nearest_deadline_ns(bool high) const;
     void check_broken();
     void check_event(const PolledEvent& event);
     void check_token(const Live& live, LiveSequence& sequence, const PolledEvent& event);
     void check_finish(Live& live, LiveSequence& sequence, const PolledEvent& event);
     void check_reason(const Live& live, LiveSequence& sequence, const PolledEvent& event);
     void check_tokens(const Live& live, bool whole);
+    std::vector<int32_t> tokens_of(const Live& live, int32_t sequence);
     void check_pool_whole();
     int64_t activity() const;
     const Live* first_in_rank() const;
@@ -161,10 +202,19 @@ private:
     std::vector<uint32_t> weights_;                 // per action, of this world
     std::array<std::vector<int32_t>, 3> families_;  // prompts begin with a piece of one of these
     int64_t life_steps_ = 0;
+    int64_t host_pause_us_ = 0;  // between two steps
     int32_t actions_per_step_ = 1;
     int32_t typical_tokens_ = 8;
     int32_t longest_prompt_ = 0;
     bool may_break_ = false;
+    bool mixed_priorities_ = false;
+    bool deadlines_ = false;
+    bool salts_ = false;
+    struct DoomedProducer {
+        int64_t step;
+        uint64_t number;
+    };
+    std::vector<DoomedProducer> doomed_;  // producers of a beginning that the host cancels at a step
 
     int64_t step_ = 0;
     int64_t budget_us_ = 0;
@@ -180,6 +230,10 @@ private:
     int32_t wakes_ = 0;       // between the last step and the one before
     bool slept_ = false;      // the last step said that there is no work
     bool work_promised_ = false;
+    int64_t step_start_ns_ = 0;     // of the newest step, by the virtual clock
+    int64_t step_begins_ = 0;       // passes begun before it
+    bool deadline_passed_ = false;  // of a live request, by the end of it
+    int64_t waiting_passes_ = 0;    // that the first in rank has waited, alone in its class
     int64_t last_activity_ = 0;
     int64_t idle_steps_ = 0;
     uint64_t first_ = 0;          // number of the first in rank that could go on, after the last step

@@ -360,10 +360,13 @@ TEST_CASE("beams: the engine finds what a plain search over all tokens finds, al
         std::vector<uint64_t> ids;
         for (size_t i = 0; i < searches.size(); i++) {
             ids.push_back(rig.submit(searches[i]));
-            if (i % 3 == 0)
-                rig.submit_plain(some_prompt(i, company == 4 ? 300 + i : 20 + i), 60,
+            if (company == 4) {  // one that takes the blocks of whatever search runs
+                rig.submit_plain(some_prompt(i, 300 + i), 2, Priority::interactive);
+            } else if (i % 3 == 0) {
+                rig.submit_plain(some_prompt(i, 20 + i), 60,
                                  i % 2 == 0 ? Priority::interactive : Priority::bulk);
-            for (int32_t steps = 0; steps < (company == 4 ? 6 : 1); steps++) rig.step(budget_us);
+            }
+            for (int32_t steps = 0; steps < (company == 4 ? 4 : 1); steps++) rig.step(budget_us);
         }
         rig.run(budget_us);
         for (size_t i = 0; i < ids.size(); i++) {

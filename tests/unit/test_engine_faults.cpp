@@ -31,7 +31,7 @@ public:
         if (event.kind != EventKind::finished) return true;
         told.ends++;
         told.reason = event.sequence->finish_reason;
-        told.status = event.sequence->request->failure.status;
+        told.status = event.sequence->failure;
         return true;
     }
     std::map<uint64_t, Told> stories;

@@ -70,6 +70,46 @@ TEST_CASE("a large head lets followers pass for a while and then gets its blocks
     CHECK(passed <= 40);
 }
 
+TEST_CASE("an urgent head that lacks reserved blocks is not passed by less urgent ones for ever") {
+    Bench bench(8, 64, 8, MemoryPolicy::reserve);
+    Sequence* holder = bench.submit(1, 17 * 4, -1, Priority::bulk);  // holds 5 of 8 blocks
+    bench.pass();
+    Sequence* urgent = bench.submit(1, 16 * 8, -1, Priority::interactive);  // needs all
+    int passed = 0;
+    for (int i = 0; i < 400 && urgent->state == SequenceState::waiting; i++) {
+        while (bench.scheduler.waiting() < 3) bench.submit(1, 3);
+        const int32_t before = urgent->skipped;
+        bench.scheduler.plan(&bench.plan);
+        passed += std::max(urgent->skipped - before, 0);
+        bench.commit();
+    }
+    CHECK(urgent->state != SequenceState::waiting);
+    CHECK(holder->finished());
+    CHECK(passed > 0);
+    CHECK(passed <= 40);
+    Sequence* small = bench.submit(1, 3);
+    for (int i = 0; i < 400 && small->state == SequenceState::waiting; i++) bench.pass();
+    CHECK(small->state != SequenceState::waiting);  // and the less urgent have their turn again
+}
+
+TEST_CASE("nobody is preempted for a head that would still lack blocks") {
+    Bench bench(8, 64, 8);
+    Sequence* bulk = bench.submit(40, 60, -1, Priority::bulk);  // 3 blocks, then 4
+    bench.pass();
+    Sequence* equal = bench.submit(30, 50);  // 2, then 3
+    bench.pass();
+    Sequence* large = bench.submit(100, 110);  // 7
+    for (int i = 0; i < 5; i++) bench.pass();
+    CHECK(bench.preemptions == 0);
+    CHECK(large->state == SequenceState::waiting);
+    Sequence* smaller = bench.submit(60, 70);  // 4: passes the one that lacks blocks, and has those of bulk
+    bench.pass();
+    CHECK(bench.preemptions == 1);
+    CHECK(bulk->state == SequenceState::waiting);
+    CHECK(smaller->state != SequenceState::waiting);
+    CHECK(equal->state == SequenceState::generating);
+}
+
 TEST_CASE("a prompt equal to the free blocks is admitted after mixed finishes") {
     Bench bench(8, 64, 8);
     std::vector<Sequence*> requests;
@@ -213,14 +253,30 @@ TEST_CASE("sequences with one beginning compute it once, at the urgency of the m
     Sequence* other = bench.submit(20, 40, 9);
     bench.pass();
     CHECK(bench.row_of(follower) == nullptr);
-    CHECK(bench.row_of(other) != nullptr);
-    bench.pass();
+    CHECK(bench.row_of(other) == nullptr);
     CHECK(bench.row_of(producer) != nullptr);  // although it is bulk
     while (follower->state == SequenceState::waiting) bench.pass();
     CHECK(follower->cached_tokens >= 85);  // for less than a block nobody waits
     int passes = 0;
     while (bench.scheduler.has_work() && passes++ < 500) bench.pass();
     CHECK(bench.computed < 100 + 20 + 20 + 20 + 40);
+}
+
+TEST_CASE("urgency is lent only while somebody waits") {
+    Bench bench(8, 16, 64);
+    Sequence* producer = bench.submit(200, 220, 7, Priority::bulk);
+    bench.pass();
+    Sequence* follower = bench.submit(200, 220, 7, Priority::interactive);
+    Sequence* other = bench.submit(30, 40, 9);
+    bench.pass();
+    CHECK(urgency(*producer) == Priority::interactive);
+    CHECK(bench.row_of(producer) != nullptr);
+    follower->state = SequenceState::finished;  // cancelled
+    bench.scheduler.remove(follower);
+    bench.pass();
+    CHECK(urgency(*producer) == Priority::bulk);
+    CHECK(bench.row_of(producer) == nullptr);
+    CHECK(bench.row_of(other) != nullptr);
 }
 
 TEST_CASE("followers go on from the last computed block when the producer ends") {
@@ -271,4 +327,20 @@ TEST_CASE("random workloads end, keep the books and give all blocks back") {
         for (const auto& request : bench.requests) CHECK(request->sequences[0]->finished());
         CHECK(bench.cache.available() == blocks);
     }
+}
+
+TEST_CASE("an urgent prompt takes the only place in the middle of a less urgent one") {
+    Bench bench(1, 16, 64);
+    Sequence* slow = bench.submit(150, 160);
+    bench.pass();
+    bench.pass();
+    Sequence* urgent = bench.submit(20, 28, -1, Priority::interactive);
+    for (int i = 0; i < 9; i++) {
+        bench.scheduler.plan(&bench.plan);
+        CHECK(bench.row_of(urgent) != nullptr);
+        CHECK(bench.row_of(slow) == nullptr);
+        bench.commit();
+    }
+    CHECK(urgent->state == SequenceState::finished);
+    CHECK(bench.preemptions == 1);
 }
