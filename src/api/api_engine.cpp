@@ -186,6 +186,7 @@ ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats) {
         value.step_time_us = now.step_time_us;
         value.worst_step_us = now.worst_step_us;
         value.worst_tile_us = now.worst_tile_us;
+        value.kv_blocks_pinned = now.kv_blocks_pinned;
         return api::write_struct("engine_stats", stats, value, error);
     });
 }

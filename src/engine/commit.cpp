@@ -48,7 +48,8 @@ void Engine::commit_row(const PlanRow& row, size_t logit_row, StepReport* report
         finish(sequence, FinishReason::cancelled);
         return;
     }
-    if (first_time && (!row.logits || row.first > std::max(sequence->cached_tokens, 0)))
+    if (first_time && !sequence->is_pin() &&
+        (!row.logits || row.first > std::max(sequence->cached_tokens, 0)))
         push_progress(sequence);
     if (row.logits) append_token(sequence, logit_row, report);
 }
@@ -121,13 +122,15 @@ void Engine::finish(Sequence* sequence, FinishReason reason) {
     sequence->state = SequenceState::finished;
     sequence->finish_reason = reason;
     const bool last = --request->live == 0;
-    if (last) {
+    if (last && request->params.pin) {
+        pins_.remove(request);
+    } else if (last) {
         stats_.requests_finished++;
         stats_.requests_cancelled += reason == FinishReason::cancelled ? 1 : 0;
         stats_.requests_failed += request->failure.status != Status::OK ? 1 : 0;
         deadlines_.remove(request);
     }
-    if (!request->released) {
+    if (!request->released && !request->params.pin) {
         const StopResult held = sequence->text.finish(request->params.stops, text_scratch_.data());
         if (held.bytes > 0)
             push_event(sequence, EventKind::text, {text_scratch_.data(), held.bytes})->position =

@@ -132,7 +132,8 @@ Status Engine::request_info(uint64_t id, RequestInfo* out) {
     const Sequence& one = first_live == nullptr ? *request->sequences.front() : *first_live;
     out->state = one.state;
     out->waits_for_poll = first_live != nullptr && !one.runnable();
-    out->paused = first_live != nullptr && request->params.priority == Priority::paused;
+    out->paused = first_live != nullptr && request->params.priority == Priority::paused &&
+                  one.state != SequenceState::pinned;
     out->sequences = static_cast<int32_t>(request->sequences.size());
     out->prompt_tokens = one.prompt_tokens;
     out->cached_tokens = std::max(request->sequences.front()->cached_tokens, 0);
@@ -199,6 +200,7 @@ EngineStats Engine::stats() {
     now.kv_blocks_free = cache_.free_blocks();
     now.kv_blocks_held = cache_.held_blocks();
     now.kv_blocks_cached = cache_.cached_blocks();
+    now.kv_blocks_pinned = pins_.blocks();
     now.preemptions = scheduler_.preemptions();
     now.cached_tokens = scheduler_.cached_tokens();
     now.evicted_blocks = cache_.evictions();

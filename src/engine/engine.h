@@ -24,6 +24,7 @@
 #include "model/rope_tables.h"
 #include "ops/backend.h"
 #include "request/deadlines.h"
+#include "request/pin_list.h"
 #include "request/request.h"
 #include "runner/runner.h"
 #include "scheduler/scheduler.h"
@@ -82,6 +83,7 @@ struct EngineStats {
     int32_t kv_blocks_free = 0;
     int32_t kv_blocks_held = 0;
     int32_t kv_blocks_cached = 0;
+    int32_t kv_blocks_pinned = 0;  // by pins, computed or not
     uint64_t requests_submitted = 0;
     uint64_t requests_finished = 0;
     uint64_t requests_cancelled = 0;
@@ -137,7 +139,12 @@ public:
     // draws, or those that `params` ask for. Without params it inherits the parent's, and its limit unless max_tokens is given.
     [[nodiscard]] Status fork(uint64_t parent, int32_t sequence, int32_t position, RequestParams* params,
                               int32_t max_tokens, uint64_t* id, Error* error);
-    [[nodiscard]] Status cancel(uint64_t id);
+    // A request without an answer: the blocks of `prefix` are computed and stay in the cache until unpin. Of `params` only
+    // scope and priority count.
+    [[nodiscard]] Status pin(RequestParams&& params, std::pmr::vector<int32_t>&& prefix, uint64_t* id,
+                             Error* error);
+    [[nodiscard]] Status unpin(uint64_t id);   // INVALID_ARGUMENT: it is no pin
+    [[nodiscard]] Status cancel(uint64_t id);  // of a pin: unpin
     [[nodiscard]] Status release(uint64_t id);
     [[nodiscard]] Status set_priority(uint64_t id, Priority priority);
     [[nodiscard]] Status request_info(uint64_t id, RequestInfo* out);
@@ -193,10 +200,13 @@ private:
     void free_the_buried();
     void free_request(Request* request);
 
-    // Parts of submit and fork.
+    // Parts of submit, fork and pin. The fit_* run under the lock.
     Status enter(Owned<Request> request, uint64_t* id, Error* error);
     Owned<Request> make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
                                 int32_t limit) const;
+    void set_scope(RequestParams* params) const;
+    Status fit_among_pins(Request* request, Error* error) const;
+    Status fit_pin(const Request& pin, Error* error) const;
     Request* borrow(uint64_t id, int32_t sequence, int32_t position, Status* status, Error* error);
     void give_back(Request* request);
 
@@ -238,6 +248,7 @@ private:
     Request* orders_ = nullptr;     // newest first, through next_order
     Request* graveyard_ = nullptr;  // through next_buried; freed by the next call that may take its time
     Deadlines deadlines_;
+    PinList pins_;
     uint64_t arrivals_ = 0;
     EventList events_;
     EngineStats stats_;

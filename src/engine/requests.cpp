@@ -53,9 +53,14 @@ Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt
     free_the_buried();
     int32_t limit = 0;
     TREADLE_TRY(limit_of(static_cast<int32_t>(prompt.size()), max_tokens, &limit, error));
-    if (!params_.prefix_cache) params.scope.is_private = true;
-    if (params.scope.is_private) params.scope.salt = 0;
+    set_scope(&params);
     return enter(make_request(std::move(params), std::move(prompt), limit), id, error);
+}
+
+// Whose blocks the request may meet, as far as that is known before it has entered.
+void Engine::set_scope(RequestParams* params) const {
+    if (!params_.prefix_cache) params->scope.is_private = true;
+    if (params->scope.is_private) params->scope.salt = 0;
 }
 
 Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
@@ -93,6 +98,7 @@ Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
             return fail(error, Status::FULL,
                         "max_requests is %d and as many live; poll their final events or release them",
                         params_.max_requests);
+        TREADLE_TRY(fit_among_pins(request.get(), error));
         table_.add(request.get());
         *id = request->id;
         request->arrival = ++arrivals_;
@@ -102,12 +108,13 @@ Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
         for (const Owned<Sequence>& sequence : request->sequences)
             sequence->cache.scope = request->params.scope;
         if (request->deadline_ns != INT64_MAX) deadlines_.add(request.get());
+        if (request->params.pin) pins_.add(request.get());
         request->in_mailbox = true;
         mailbox_.sequences += static_cast<int32_t>(request->sequences.size());
         Request* mail = request.release();
         (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = mail;
         mailbox_.newest = mail;
-        stats_.requests_submitted++;
+        stats_.requests_submitted += mail->params.pin ? 0 : 1;
     }
     wake_host();
     return Status::OK;
@@ -181,7 +188,7 @@ Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, Request
 
     const Sequence& from = *parent->sequences[static_cast<size_t>(index)];
     int32_t limit = from.limit;
-    if (max_tokens != 0 || position >= limit)
+    if (max_tokens != 0 || position >= limit || from.is_pin())  // a pin has no limit that could be inherited
         TREADLE_TRY(limit_of(position, max_tokens == 0 ? -1 : max_tokens, &limit, error));
     RequestParams asked = params != nullptr ? std::move(*params) : copy_of(parent->params, &memory_.other);
     asked.scope = parent->params.scope;
@@ -215,14 +222,19 @@ void Engine::order(Request* request) {
 }
 
 Status Engine::cancel(uint64_t id) {
+    bool pin = false;
     {
         const std::lock_guard lock(table_lock_);
         Request* request = table_.find(id);
         if (request == nullptr) return Status::STALE_ID;
-        if (request->finished()) return Status::OK;
-        request->cancelled = true;
-        order(request);
+        pin = request->params.pin;
+        if (!pin && request->finished()) return Status::OK;
+        if (!pin) {
+            request->cancelled = true;
+            order(request);
+        }
     }
+    if (pin) return release(id);
     wake_host();
     return Status::OK;
 }
@@ -247,6 +259,7 @@ Status Engine::release(uint64_t id) {
         Request* request = table_.find(id);
         if (request == nullptr) return Status::STALE_ID;
         request->released = true;
+        pins_.remove(request);  // its blocks come back before the next plan
         drop_events(request);
         live = !request->finished();
         if (live) order(request);

@@ -22,6 +22,10 @@ bool prefills(const Sequence& sequence) {
     return sequence.state == SequenceState::prompt && sequence.runnable();
 }
 
+bool whole_pin(const Sequence& sequence) {
+    return sequence.is_pin() && sequence.computed() == sequence.length();
+}
+
 bool ranks(const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); }
 
 int32_t common_beginning(const Sequence& a, const Sequence& b) {
@@ -54,6 +58,7 @@ void Scheduler::enqueue(Sequence* sequence) {
 }
 
 void Scheduler::reprioritize(Sequence* sequence) {
+    if (sequence->queue == &pinned_) return;
     stalled_ = false;
     if (sequence->queue == nullptr) {
         unordered_ = true;
@@ -67,11 +72,11 @@ void Scheduler::reprioritize(Sequence* sequence) {
 
 void Scheduler::plan(StepPlan* plan) {
     plan->clear();
-    preempted_ = false;
+    preempted_ = kept_pin_ = false;
     if (unordered_) order_running();
     plan_classes(plan, foreground);
     if (plan->rows.empty() || !foreground_busy()) plan_classes(plan, background);
-    stalled_ = plan->rows.empty();
+    stalled_ = plan->rows.empty() && !kept_pin_;
 }
 
 // Paused sequences leave the others alone, with their blocks; the rest are ranked anew.
@@ -188,15 +193,21 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
         cache_->release(&sequence->cache);
         return false;
     }
-    if (running() == params_.max_sequences) preempt(plan, victim_for(*sequence, true));
+    const bool is_whole_pin = whole_pin(*sequence);
+    if (running() == params_.max_sequences && !is_whole_pin) preempt(plan, victim_for(*sequence, true));
     sequence->queue->remove(sequence);
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ranks), sequence);
-    sequence->state = SequenceState::prompt;
     sequence->skipped = 0;
     if (sequence->cached_tokens < 0) {
         sequence->cached_tokens = std::min(sequence->computed(), sequence->prompt_tokens);
         cached_tokens_ += static_cast<uint64_t>(sequence->cached_tokens);
     }
+    if (is_whole_pin) {
+        keep_pinned(sequence);
+        kept_pin_ = true;
+        return true;
+    }
+    running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ranks), sequence);
+    sequence->state = SequenceState::prompt;
     add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
     return true;
 }
@@ -213,9 +224,10 @@ bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
         const int32_t watermark = alone ? 0 : params_.watermark_blocks;
         const bool fits =
             params_.policy == MemoryPolicy::reserve
-                ? reserved_blocks() + blocks_for(sequence->limit) <= cache_->total()
-                : cache_->blocks_needed(sequence->cache, sequence->length()) + growing_blocks() + watermark <=
-                      cache_->available();
+                ? reserved_blocks() + growth(*sequence) <= cache_->available()
+                : whole_pin(*sequence) || cache_->blocks_needed(sequence->cache, sequence->length()) +
+                                                  growing_blocks() + watermark <=
+                                              cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
         if (victim == nullptr) return false;
@@ -232,9 +244,19 @@ int32_t Scheduler::growing_blocks() const {
     return blocks;
 }
 
+// Blocks that a sequence may still take until it is full: all but those that it has computed whole, or holds alone.
+int32_t Scheduler::growth(const Sequence& sequence) const {
+    if (sequence.computed() >= sequence.positions_most()) return 0;
+    const auto& blocks = sequence.cache.blocks;
+    auto kept = static_cast<size_t>(sequence.computed() / limits::kv_block_tokens);
+    while (kept < blocks.size() && cache_->references(blocks[kept]) == 1) kept++;
+    return std::max(sequence.blocks_most() - static_cast<int32_t>(kept), 0);
+}
+
+// Blocks that those which run may still take: never more than there are for them.
 int32_t Scheduler::reserved_blocks() const {
     int32_t blocks = 0;
-    for (const Sequence* sequence : running_) blocks += blocks_for(sequence->limit);
+    for (const Sequence* sequence : running_) blocks += growth(*sequence);
     return blocks;
 }
 
@@ -251,7 +273,7 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
         count = cache_->preparable(sequence->cache) - first;
         if (count <= 0) return false;
     }
-    const bool logits = first + count == sequence->length();
+    const bool logits = first + count == sequence->length() && !sequence->is_pin();
     plan->rows.push_back({sequence, first, count, logits});
     plan->tokens += count;
     plan->logit_rows += logits ? 1 : 0;
@@ -299,11 +321,22 @@ void Scheduler::commit(const PlanRow& row) {
     Sequence* sequence = row.sequence;
     cache_->commit(sequence->tokens, row.first + row.count, &sequence->cache);
     sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
-    if (sequence->state == SequenceState::prompt && row.logits) {
+    if (sequence->state == SequenceState::prompt && whole_pin(*sequence)) {
+        running_.erase(std::find(running_.begin(), running_.end(), sequence));
+        keep_pinned(sequence);
+    } else if (sequence->state == SequenceState::prompt && row.logits) {
         sequence->state = SequenceState::generating;
         if (sequence->lent != Priority::paused) unordered_ = true;
         sequence->lent = Priority::paused;
     }
+}
+
+// It stands in no list of those that compute any more, so nobody finds it as a victim.
+void Scheduler::keep_pinned(Sequence* sequence) {
+    sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
+    sequence->state = SequenceState::pinned;
+    sequence->lent = Priority::paused;
+    pinned_.insert(sequence);
 }
 
 void Scheduler::remove(Sequence* sequence) {
@@ -355,6 +388,11 @@ bool Scheduler::consistent(int64_t held_by_others) const {
             static_cast<int32_t>(sequence->cache.blocks.size()) * limits::kv_block_tokens)
             return false;
         if (sequence->computed() > sequence->length() || sequence->length() > sequence->limit) return false;
+    }
+    for (const Sequence* sequence = pinned_.front(); sequence != nullptr; sequence = sequence->next) {
+        held += static_cast<int64_t>(sequence->cache.blocks.size());
+        if (!whole_pin(*sequence) || sequence->state != SequenceState::pinned) return false;
+        if (sequence->blocks_most() != static_cast<int32_t>(sequence->cache.blocks.size())) return false;
     }
     return (unordered_ || std::is_sorted(running_.begin(), running_.end(), ranks)) &&
            cache_->consistent(held);

@@ -6,6 +6,9 @@
 //            ▲                                          │
 //            └── preempted: its blocks are let go ◄─────┘
 //
+// A pin is admitted and computed like a prompt, and preempted like one; when it is whole it leaves the running with its blocks,
+// and nobody's need can take them.
+//
 // Invariants: the first in rank that can run gets its blocks, for which all others may be preempted, and a row in every plan
 // whose batch is large enough, in its turn otherwise: so nothing hangs, however small the cache. How a plan cuts the work, and
 // who is preempted, never changes a token (numerics contract); it only decides who waits.
@@ -48,7 +51,7 @@ public:
     // Takes a sequence out of wherever it is and lets its blocks go. No pass under way may name them.
     void remove(Sequence* sequence);
 
-    // Its request's priority has changed; takes effect with the next plan.
+    // Its request's priority has changed; takes effect with the next plan. Of a pin that is whole, never.
     void reprioritize(Sequence* sequence);
 
     // Something happened that may let a waiting sequence run, although the last plan found nothing: a poll, a release.
@@ -86,12 +89,14 @@ private:
     bool try_admit(StepPlan* plan, Sequence* sequence);
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
+    void keep_pinned(Sequence* sequence);
     bool waits_for_producer(const Sequence& sequence);
     bool prompts_wait(Classes classes) const;
 
     int32_t budget(const StepPlan& plan) const { return params_.max_batch_tokens - plan.tokens; }
     bool add_row(StepPlan* plan, Sequence* sequence, int32_t count);
     int32_t growing_blocks() const;
+    int32_t growth(const Sequence& sequence) const;
     int32_t reserved_blocks() const;
     bool foreground_busy() const;
 
@@ -103,6 +108,7 @@ private:
     BlockCache* cache_;
     std::array<SequenceQueue, priorities> waiting_;
     SequenceQueue paused_;
+    SequenceQueue pinned_;                 // whole pins, with their blocks
     std::pmr::vector<Sequence*> running_;  // in order of rank
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
     // Whose turn it is when a small batch can't serve all of a class.
@@ -110,6 +116,7 @@ private:
     uint64_t preemptions_ = 0;
     uint64_t cached_tokens_ = 0;
     bool preempted_ = false;  // by this plan
+    bool kept_pin_ = false;   // likewise: a pin was found whole
     bool unordered_ = false;  // a rank has changed
     bool stalled_ = false;    // the last plan was empty, and nothing has happened since
 };
