@@ -59,9 +59,9 @@ void add_nodes(const Request& request, std::set<Node>* whole, int32_t* parts) {
 
 // A scheduler whose passes always succeed, and an engine's rule of what may live beside what.
 struct Workload {
-    Workload(int32_t blocks, MemoryPolicy policy, uint32_t seed)
-        : random(seed), cache(&requests.memory.kv, blocks, blocks, 4),
-          scheduler(&requests.memory.other, {4, 24, policy, 1, INT64_MAX}, &cache),
+    Workload(int32_t blocks, MemoryPolicy of_policy, uint32_t seed)
+        : policy(of_policy), random(seed), cache(&requests.memory.kv, blocks, blocks, 4),
+          scheduler(&requests.memory.other, {4, 24, of_policy, 1, INT64_MAX}, &cache),
           plan(&requests.memory.other) {}
 
     // The longest that a sequence with these tokens may get.
@@ -108,6 +108,7 @@ struct Workload {
         scheduler.plan(&plan);
         passes++;
         idle = plan.rows.empty() ? idle + 1 : 0;
+        check_decodes();
         cache.end_copies();
         for (const PlanRow& row : plan.rows) {
             Sequence* sequence = row.sequence;
@@ -124,6 +125,14 @@ struct Workload {
         REQUIRE(scheduler.consistent(0));
         check_pins();
     }
+    // With reserved blocks whoever generates has its row in every pass, but for bulk.
+    void check_decodes() {
+        if (policy != MemoryPolicy::reserve) return;
+        for (const Sequence* sequence : live)
+            if (sequence->state == SequenceState::generating && urgency(*sequence) != Priority::bulk)
+                REQUIRE(std::any_of(plan.rows.begin(), plan.rows.end(),
+                                    [&](const PlanRow& row) { return row.sequence == sequence; }));
+    }
     // A whole pin keeps all its tokens; what pins hold is at most what was charged for them.
     void check_pins() {
         std::set<int32_t> blocks;
@@ -136,6 +145,7 @@ struct Workload {
         REQUIRE(static_cast<int32_t>(blocks.size()) <= pins.blocks());
     }
 
+    MemoryPolicy policy;
     std::mt19937 random;
     Requests requests;
     BlockCache cache;
