@@ -10,7 +10,7 @@ configured := $(build)/build.ninja
 compile = cmake --build $(build) $(if $(1),--target $(1)) </dev/null >&2
 
 .DEFAULT_GOAL := all
-.PHONY: all chat test bench check format install clean help
+.PHONY: all chat test simulate bench check format install clean help
 .SUFFIXES:
 
 all: $(configured) ## build the libraries and the examples (PRESET=debug, clang, asan or tsan for other builds)
@@ -27,6 +27,12 @@ test: ## run all tests; installs, builds and fetches what is missing
 	@$(MAKE) --no-print-directory --silent $(configured)
 	@$(call compile,all tests)
 	@model=$$(examples/fetch_model.sh) && $(tools)/run_tests.py $(build) --model "$$model"
+
+simulate: ## drive the engine with a fake model through random workloads, each step checked (STEPS=1000000, SEED=1)
+	@$(tools)/setup.sh test
+	@$(MAKE) --no-print-directory --silent $(configured)
+	@$(call compile,simulate)
+	@$(build)/simulate --steps $(or $(STEPS),1000000) --seed $(or $(SEED),1)
 
 bench: ## measure speed beside llama.cpp and print a table (PEER=0 without llama.cpp, THREADS=2, RUNS=5)
 	@$(tools)/setup.sh test

@@ -322,6 +322,8 @@ typedef struct engine_params {
                                     -1: a twentieth of all, at most max_sequences. Default: -1 */
     int32_t prefix_cache;        /* 0: no request finds blocks of another. Default: 1 */
     int32_t prefix_cache_blocks; /* blocks kept while nobody uses them; -1: all that are free. Default: -1 */
+    int32_t trace_events;        /* newest events kept for engine_trace_write, 72 bytes each: a sequence makes one per pass. 0: no
+                                    trace. 0 .. 16777216. Default: 0 */
 } engine_params;
 ENGINE_API engine_status engine_params_init(engine_params* params, size_t size);
 
@@ -579,6 +581,18 @@ ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, siz
                                             size_t* count, void* bytes, size_t bytes_capacity, size_t* bytes_used,
                                             size_t* bytes_needed);
 
+/* ---------------------------------------------------------------------------------------------------------------- figures */
+
+/* How a figure is spread since the engine was made. Percentiles are at most 1/32 above the true ones, never below. */
+typedef struct engine_distribution {
+    uint64_t count;
+    double mean;
+    int64_t p50;
+    int64_t p90;
+    int64_t p99;
+    int64_t max;
+} engine_distribution;
+
 /* Counters since the engine was made, and sizes as they are now. */
 typedef struct engine_stats {
     uint32_t struct_size;
@@ -593,22 +607,45 @@ typedef struct engine_stats {
     uint64_t requests_finished;  /* for whatever reason: cancelled and failed ones too */
     uint64_t requests_cancelled;
     uint64_t requests_failed;
-    uint64_t prompt_tokens;      /* computed */
-    uint64_t cached_tokens;      /* of prompts, found in the cache */
+    uint64_t requests_late;      /* ended by their deadlines */
+    uint64_t prompt_tokens;      /* computed for the first time */
+    uint64_t queried_tokens;     /* of prompts, looked for in the prefix cache */
+    uint64_t cached_tokens;      /* of prompts, found in it: hit rate = cached_tokens / queried_tokens */
     uint64_t recomputed_tokens;  /* after a preemption or a pause */
     uint64_t generated_tokens;
     uint64_t preemptions;
+    uint64_t preempted_tokens;   /* that those who were preempted had in the KV cache; much of it is found again */
     uint64_t evicted_blocks;     /* out of the prefix cache */
     uint64_t copied_blocks;      /* on write, since others share them */
     uint64_t steps;
     uint64_t passes;
-    int64_t step_time_us;        /* sum over all steps */
-    int64_t worst_step_us;
-    int64_t worst_tile_us;
-    int32_t kv_blocks_pinned;    /* that pins fill together, those still to be computed among them */
+    int64_t worst_tile_us;       /* longest piece between two looks at the clock */
+    engine_distribution ttft_us;  /* time to first token: from a submission to the first token of each sequence */
+    engine_distribution itl_us;   /* inter-token latency: between two tokens of a sequence */
+    engine_distribution queue_us; /* from a submission until it is first computed */
+    engine_distribution request_us; /* from a submission to its end */
+    engine_distribution step_us;
+    engine_distribution pass_rows;   /* sequences in a pass */
+    engine_distribution pass_tokens; /* tokens in a pass */
+    int32_t kv_blocks_pinned;        /* that pins fill together, those still to be computed among them */
 } engine_stats;
 ENGINE_API engine_status engine_stats_init(engine_stats* stats, size_t size);
 ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats);
+
+/* The same figures, with whole histograms, as Prometheus text (exposition format 0.0.4) to be served by the host, or read by
+ * people. The names are those that inference servers use, with the prefix treadle_. *size is the length of the text, also with
+ * BUFFER_TOO_SMALL (then nothing is written); leave some room, since digits grow. No zero byte is added. `text` may be NULL if
+ * capacity is 0. */
+ENGINE_API engine_status engine_metrics_text(engine* e, char* text, size_t capacity, size_t* size);
+
+/* Receives the next `size` bytes: 0 for success, anything else stops the call (ENGINE_STOPPED). */
+typedef int32_t (*engine_write_fn)(void* user, const void* bytes, size_t size);
+
+/* Writes what the engine did and when as Chrome trace JSON, which opens in Perfetto and chrome://tracing: the phases of steps,
+ * and per sequence its waiting, its pieces of prompt, its tokens and preemptions. It has the newest engine_params.trace_events
+ * events; without any it is an empty trace. `write` is called in pieces of up to 64 KiB; steps may run meanwhile. It may
+ * call the engine, but not engine_destroy. Errors: STOPPED, NOMEM. */
+ENGINE_API engine_status engine_trace_write(engine* e, engine_write_fn write, void* user);
 
 #ifdef __cplusplus
 }

@@ -46,6 +46,7 @@ Status create(engine_model* model, const engine_params* in, engine** out, Error*
     wanted.watermark_blocks = params.watermark_blocks;
     wanted.prefix_cache = params.prefix_cache != 0;
     wanted.prefix_cache_blocks = params.prefix_cache_blocks;
+    wanted.trace_events = params.trace_events;
     wanted.threads = model->threads;
     wanted.clock = params.clock == nullptr ? system_clock() : ClockHook{params.clock_user, params.clock};
     wanted.wake = params.wake;
@@ -150,44 +151,6 @@ ENGINE_API engine_status engine_step(engine* e, const engine_step_params* in, en
         value.preemptions = report.preemptions;
         TREADLE_TRY(api::write_struct("engine_step_report", out, value, error));
         return status;
-    });
-}
-
-ENGINE_API engine_status engine_stats_init(engine_stats* stats, size_t size) {
-    return api::init_struct(stats, size, engine_stats{});
-}
-
-ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats) {
-    return api::guarded(nullptr, [&](Error* error) {
-        TREADLE_REQUIRE(e);
-        TREADLE_REQUIRE(stats);
-        const EngineStats now = e->core->stats();
-        engine_stats value = {};
-        value.running = now.running;
-        value.waiting = now.waiting;
-        value.waiting_poll = now.waiting_poll;
-        value.paused = now.paused;
-        value.kv_blocks_free = now.kv_blocks_free;
-        value.kv_blocks_held = now.kv_blocks_held;
-        value.kv_blocks_cached = now.kv_blocks_cached;
-        value.requests_submitted = now.requests_submitted;
-        value.requests_finished = now.requests_finished;
-        value.requests_cancelled = now.requests_cancelled;
-        value.requests_failed = now.requests_failed;
-        value.prompt_tokens = now.prompt_tokens;
-        value.cached_tokens = now.cached_tokens;
-        value.recomputed_tokens = now.recomputed_tokens;
-        value.generated_tokens = now.generated_tokens;
-        value.preemptions = now.preemptions;
-        value.evicted_blocks = now.evicted_blocks;
-        value.copied_blocks = now.copied_blocks;
-        value.steps = now.steps;
-        value.passes = now.passes;
-        value.step_time_us = now.step_time_us;
-        value.worst_step_us = now.worst_step_us;
-        value.worst_tile_us = now.worst_tile_us;
-        value.kv_blocks_pinned = now.kv_blocks_pinned;
-        return api::write_struct("engine_stats", stats, value, error);
     });
 }
 

@@ -26,8 +26,7 @@ Status Engine::commit(StepReport* report) {
     }
     report->passes++;
     report->tokens_computed += plan_.tokens;
-    stats_.passes++;
-    stats_.copied_blocks += plan_.copies.size();
+    recorder_.pass(plan_);
     return debug_checks && !scheduler_.consistent(0) ? Status::INTERNAL : Status::OK;
 }
 
@@ -36,9 +35,7 @@ void Engine::commit_row(const PlanRow& row, size_t logit_row, StepReport* report
     sequence->in_pass = false;
     sequence->request->in_pass--;
     const bool first_time = !sequence->answers();
-    stats_.recomputed_tokens +=
-        static_cast<uint64_t>(std::clamp(sequence->computed_most - row.first, 0, row.count));
-    if (first_time) stats_.prompt_tokens += static_cast<uint64_t>(row.count);
+    recorder_.computed(row, first_time, pass_start_ns_);
     scheduler_.commit(row);  // also of one that ended while the pass ran: others may go on from there
     if (sequence->finished()) {
         leave(sequence);
@@ -67,7 +64,7 @@ void Engine::append_token(Sequence* sequence, size_t logit_row, StepReport* repo
     const int32_t token = sampled.token.token;
     sequence->tokens.push_back(token);
     report->tokens_produced++;
-    stats_.generated_tokens++;
+    recorder_.produced(*sequence);
 
     const bool end = ends(*sequence, token);
     StopResult text;
@@ -122,13 +119,10 @@ void Engine::finish(Sequence* sequence, FinishReason reason) {
     sequence->state = SequenceState::finished;
     sequence->finish_reason = reason;
     const bool last = --request->live == 0;
-    if (last && request->params.pin) {
-        pins_.remove(request);
-    } else if (last) {
-        stats_.requests_finished++;
-        stats_.requests_cancelled += reason == FinishReason::cancelled ? 1 : 0;
-        stats_.requests_failed += request->failure.status != Status::OK ? 1 : 0;
+    recorder_.finished(*sequence, last);
+    if (last) {
         deadlines_.remove(request);
+        pins_.remove(request);
     }
     if (!request->released && !request->params.pin) {
         const StopResult held = sequence->text.finish(request->params.stops, text_scratch_.data());

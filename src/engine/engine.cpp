@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/limits.h"
+#include "engine/metrics_text.h"
 
 namespace treadle {
 namespace {
@@ -34,6 +35,9 @@ Status check_params(const EngineParams& params, int32_t model_context, Error* er
         return out_of_range(error, "watermark_blocks", params.watermark_blocks, -1, blocks_max);
     if (params.prefix_cache_blocks < -1 || params.prefix_cache_blocks > blocks_max)
         return out_of_range(error, "prefix_cache_blocks", params.prefix_cache_blocks, -1, blocks_max);
+    constexpr auto trace_events_max = static_cast<int32_t>(Trace::capacity_max);
+    if (params.trace_events < 0 || params.trace_events > trace_events_max)
+        return out_of_range(error, "trace_events", params.trace_events, 0, trace_events_max);
     return Status::OK;
 }
 
@@ -83,7 +87,8 @@ Engine::Engine(MemorySet& memory, const EngineModel& model, const EngineParams& 
                Owned<Backend> backend)
     : memory_(memory), model_(model), params_(params), backend_(std::move(backend)),
       cache_(&memory.kv, params.kv_blocks, params.prefix_cache_blocks, params.max_sequences),
-      scheduler_(&memory.other, scheduler_params(params), &cache_),
+      recorder_(&memory.other, static_cast<size_t>(params.trace_events), params.clock.now()),
+      scheduler_(&memory.other, scheduler_params(params), &cache_, &recorder_),
       runner_(&memory.scratch, backend_.get(), model.rope, params.clock, largest_pass(params),
               table_blocks_max(params)),
       plan_(&memory.other),
@@ -190,21 +195,49 @@ void Engine::poll(EventSink& sink, size_t capacity) {
     if (goes_on) wake_host();
 }
 
+Gauges Engine::gauges() const {
+    return {
+        .requests_running = scheduler_.running(),
+        .requests_waiting = scheduler_.waiting() + mailbox_.sequences,
+        .requests_waiting_poll = scheduler_.waiting_poll(),
+        .requests_paused = scheduler_.paused(),
+        .blocks_total = cache_.total(),
+        .blocks_free = cache_.free_blocks(),
+        .blocks_held = cache_.held_blocks(),
+        .blocks_cached = cache_.cached_blocks(),
+        .blocks_pinned = pins_.blocks(),
+        .blocks_evicted = cache_.evictions(),
+    };
+}
+
 EngineStats Engine::stats() {
     const std::lock_guard lock(table_lock_);
-    EngineStats now = stats_;
-    now.running = scheduler_.running();
-    now.waiting = scheduler_.waiting() + mailbox_.sequences;
-    now.waiting_poll = scheduler_.waiting_poll();
-    now.paused = scheduler_.paused();
-    now.kv_blocks_free = cache_.free_blocks();
-    now.kv_blocks_held = cache_.held_blocks();
-    now.kv_blocks_cached = cache_.cached_blocks();
-    now.kv_blocks_pinned = pins_.blocks();
-    now.preemptions = scheduler_.preemptions();
-    now.cached_tokens = scheduler_.cached_tokens();
-    now.evicted_blocks = cache_.evictions();
-    return now;
+    return {.figures = recorder_.metrics().snapshot(gauges())};
+}
+
+size_t Engine::metrics_text(std::span<char> out) {
+    const std::lock_guard lock(table_lock_);
+    return write_metrics_text(recorder_.metrics(), gauges(), out);
+}
+
+Status Engine::write_trace(TextSink& sink) {
+    constexpr size_t piece_bytes = 64 << 10;
+    AlignedArray<char> piece(&memory_.other, piece_bytes);
+    TraceReader reader;
+    while (!reader.done()) {
+        size_t bytes = 0;
+        {
+            const std::lock_guard lock(table_lock_);
+            bytes = reader.read(recorder_.trace(), {piece.data(), piece.size()});
+        }
+        if (bytes > 0 && !sink.write({piece.data(), bytes})) return Status::STOPPED;
+    }
+    return Status::OK;
+}
+
+bool Engine::consistent() {
+    const std::lock_guard lock(table_lock_);
+    return scheduler_.consistent(0);
 }
 
 void Engine::wake_host() {

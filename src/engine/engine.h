@@ -20,6 +20,7 @@
 #include "base/hooks.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "engine/recorder.h"
 #include "kv/block_cache.h"
 #include "model/rope_tables.h"
 #include "ops/backend.h"
@@ -42,6 +43,7 @@ struct EngineParams {
     int32_t watermark_blocks = -1;  // -1: a twentieth of the blocks, at most one for each sequence of a pass
     bool prefix_cache = true;
     int32_t prefix_cache_blocks = -1;  // kept while nobody holds them; -1: as many as there are
+    int32_t trace_events = 0;          // kept of the trace, the newest; 0: none is written
     int32_t threads = 1;
     ClockHook clock;
     void* wake_user = nullptr;
@@ -76,30 +78,7 @@ struct StepReport {
 };
 
 struct EngineStats {
-    int32_t running = 0;  // sequences
-    int32_t waiting = 0;
-    int32_t waiting_poll = 0;
-    int32_t paused = 0;
-    int32_t kv_blocks_free = 0;
-    int32_t kv_blocks_held = 0;
-    int32_t kv_blocks_cached = 0;
-    int32_t kv_blocks_pinned = 0;  // by pins, computed or not
-    uint64_t requests_submitted = 0;
-    uint64_t requests_finished = 0;
-    uint64_t requests_cancelled = 0;
-    uint64_t requests_failed = 0;
-    uint64_t prompt_tokens = 0;
-    uint64_t cached_tokens = 0;
-    uint64_t recomputed_tokens = 0;
-    uint64_t generated_tokens = 0;
-    uint64_t preemptions = 0;
-    uint64_t evicted_blocks = 0;
-    uint64_t copied_blocks = 0;
-    uint64_t steps = 0;
-    uint64_t passes = 0;
-    int64_t step_time_us = 0;
-    int64_t worst_step_us = 0;
-    int64_t worst_tile_us = 0;
+    MetricsSnapshot figures;
 };
 
 struct RequestInfo {
@@ -114,6 +93,13 @@ struct RequestInfo {
     int32_t queue_place = -1;
     FinishReason finish_reason = FinishReason::none;
     Error failure;
+};
+
+// Receives text piece by piece, outside of the engine's lock; returns false to stop.
+class TextSink {
+public:
+    virtual ~TextSink() = default;
+    virtual bool write(std::span<const char> text) = 0;
 };
 
 // Receives the events of a poll, oldest first; returns false for one that doesn't fit, which then stays. Runs under the lock.
@@ -152,6 +138,11 @@ public:
                                          Error* error);
     void poll(EventSink& sink, size_t capacity);
     EngineStats stats();
+    size_t metrics_text(std::span<char> out);          // bytes of the text; written only if it fits
+    [[nodiscard]] Status write_trace(TextSink& sink);  // as JSON; STOPPED
+
+    // Recounts every block; O(everything). For debug builds and tests.
+    bool consistent();
 
     // One thread at a time; BUSY for a second one.
     [[nodiscard]] Status step(const StepParams& params, StepReport* report);
@@ -177,6 +168,7 @@ private:
     void finish_report(const StepTimes& times, StepReport* report);
 
     bool under_way() const { return runner_.under_way() || computed_; }
+    void end_phase(TracePhase phase);
 
     // Parts of intake, commit and their like; they run under the lock.
     void take_mail(int32_t most);
@@ -210,6 +202,7 @@ private:
     Request* borrow(uint64_t id, int32_t sequence, int32_t position, Status* status, Error* error);
     void give_back(Request* request);
 
+    Gauges gauges() const;
     int64_t until_deadline_us(int64_t now_ns) const;
     void wake_host();
     void begin_text(Sequence* sequence) const;
@@ -220,6 +213,7 @@ private:
     EngineParams params_;
     Owned<Backend> backend_;
     BlockCache cache_;
+    Recorder recorder_;
     Scheduler scheduler_;
     Runner runner_;
     StepPlan plan_;
@@ -233,6 +227,8 @@ private:
     bool computed_ = false;             // the pass is; its tokens are being chosen, in the order of the plan:
     size_t sampling_row_ = 0;           // the plan's row to look at next
     size_t sampled_count_ = 0;          // rows of logits before it
+    int64_t pass_start_ns_ = 0;
+    int64_t phase_start_ns_ = 0;
 
     std::atomic<bool> stepping_{false};
     std::atomic<bool> woken_{false};
@@ -251,7 +247,6 @@ private:
     PinList pins_;
     uint64_t arrivals_ = 0;
     EventList events_;
-    EngineStats stats_;
 };
 
 // Checks the parameters against the model, fills in defaults, creates cache, buffers and threads.

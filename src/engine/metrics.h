@@ -30,9 +30,8 @@ struct Counters {
     uint64_t preemptions = 0;
     uint64_t preempted_tokens = 0;  // positions that victims held
     uint64_t recomputed_tokens =
-        0;                        // positions computed again, what the prefix cache still had not among them
-    uint64_t evicted_blocks = 0;  // cached blocks that made room
-    uint64_t copied_blocks = 0;   // copy-on-write, and partial hits of a prefix
+        0;  // positions computed again; what was found again in the cache isn't among them
+    uint64_t copied_blocks = 0;  // copy-on-write, and partial hits of a prefix
     uint64_t steps = 0;
     uint64_t passes = 0;
     int64_t worst_tile_us = 0;
@@ -60,6 +59,8 @@ struct Gauges {
     int32_t blocks_free = 0;
     int32_t blocks_held = 0;
     int32_t blocks_cached = 0;
+    int32_t blocks_pinned = 0;    // by pins, computed or not
+    uint64_t blocks_evicted = 0;  // cached ones that made room, so far
 };
 
 struct Distribution {
@@ -118,7 +119,6 @@ struct Metrics {
         counters.preemptions++;
         counters.preempted_tokens += tokens_held;
     }
-    void on_evict(int32_t blocks) { counters.evicted_blocks += blocks; }
     void on_copy(int32_t blocks) { counters.copied_blocks += blocks; }
     void on_pass(int32_t rows, int32_t tokens) {
         counters.passes++;

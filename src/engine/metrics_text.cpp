@@ -98,9 +98,11 @@ void write_gauges(const Gauges& now, MetricsWriter* out) {
     out->labelled("kv_cache_blocks", "state", "free", now.blocks_free);
     out->labelled("kv_cache_blocks", "state", "held", now.blocks_held);
     out->labelled("kv_cache_blocks", "state", "cached", now.blocks_cached);
+    out->gauge("kv_cache_blocks_pinned", "Blocks that pinned prefixes fill together, computed or not.",
+               now.blocks_pinned);
 }
 
-void write_counters(const Counters& sum, MetricsWriter* out) {
+void write_counters(const Counters& sum, const Gauges& now, MetricsWriter* out) {
     out->counter("requests_submitted_total", "Requests submitted.", sum.requests_submitted);
     out->family("requests_finished_total", "Requests ended, by reason.", "counter");
     for (size_t i = 1; i < finish_reasons_max; i++) {  // 0 is "none"
@@ -119,7 +121,7 @@ void write_counters(const Counters& sum, MetricsWriter* out) {
                  sum.preempted_tokens);
     out->counter("recomputed_tokens_total", "Tokens computed again after a preemption.",
                  sum.recomputed_tokens);
-    out->counter("kv_cache_evicted_blocks_total", "Cached blocks given up for others.", sum.evicted_blocks);
+    out->counter("kv_cache_evicted_blocks_total", "Cached blocks given up for others.", now.blocks_evicted);
     out->counter("kv_cache_copied_blocks_total",
                  "Blocks copied, to be written or as a partly matching prefix.", sum.copied_blocks);
     out->counter("steps_total", "Calls of the engine's step.", sum.steps);
@@ -145,7 +147,7 @@ void write_histograms(const Metrics& metrics, MetricsWriter* out) {
 size_t write_all(const Metrics& metrics, const Gauges& gauges, std::span<char> out) {
     MetricsWriter writer(out);
     write_gauges(gauges, &writer);
-    write_counters(metrics.counters, &writer);
+    write_counters(metrics.counters, gauges, &writer);
     write_histograms(metrics, &writer);
     return writer.bytes();
 }

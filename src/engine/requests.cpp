@@ -84,7 +84,7 @@ Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int
 
 // Into the table and the mailbox, or nothing happened.
 Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
-    const int64_t now = params_.clock.now();
+    const int64_t now = request->submitted_ns = params_.clock.now();
     if (request->params.deadline_us > 0)
         request->deadline_ns = request->params.deadline_us > (INT64_MAX - now) / 1000
                                    ? INT64_MAX
@@ -114,7 +114,7 @@ Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
         Request* mail = request.release();
         (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = mail;
         mailbox_.newest = mail;
-        stats_.requests_submitted += mail->params.pin ? 0 : 1;
+        recorder_.submitted(*mail, now);
     }
     wake_host();
     return Status::OK;

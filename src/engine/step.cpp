@@ -57,7 +57,8 @@ Status Engine::step(const StepParams& params, StepReport* report) {
 
 Engine::StepTimes Engine::begin_step(const StepParams& params) {
     woken_.store(false, std::memory_order_release);
-    const int64_t now = params_.clock.now();
+    const int64_t now = phase_start_ns_ = params_.clock.now();
+    recorder_.set_time(now);
     constexpr int64_t latest = INT64_MAX - 1;  // INT64_MAX itself is no deadline
     const int64_t budget_ns = params.budget_us > latest / 1000 ? latest : params.budget_us * 1000;
     return {
@@ -67,8 +68,19 @@ Engine::StepTimes Engine::begin_step(const StepParams& params) {
                                                   : now + budget_ns,
         .max_threads =
             params.max_threads == 0 ? params_.threads : std::min(params.max_threads, params_.threads),
-        .preemptions_before = scheduler_.preemptions(),
+        .preemptions_before = recorder_.metrics().counters.preemptions,
     };
+}
+
+// A phase has ended; what comes next happens at this time. The step's own thread reads what it wrote, so only the trace needs
+// the lock.
+void Engine::end_phase(TracePhase phase) {
+    const int64_t start = phase_start_ns_;
+    phase_start_ns_ = params_.clock.now();
+    recorder_.set_time(phase_start_ns_);
+    if (!recorder_.trace().on()) return;
+    const std::lock_guard lock(table_lock_);
+    recorder_.phase(phase, start, phase_start_ns_);
 }
 
 // Submissions join the queues, as many as there is time for; cancelled, released and overdue requests end, those of the pass
@@ -80,8 +92,9 @@ void Engine::intake(const StepTimes& times) {
         take_mail(mail_at_once);
         carry_out_orders();
         end_the_overdue(now);
-        if (mailbox_.oldest == nullptr) return;
+        if (mailbox_.oldest == nullptr) break;
     } while ((now = params_.clock.now()) < times.deadline_ns);
+    end_phase(TracePhase::intake);
 }
 
 void Engine::take_mail(int32_t most) {
@@ -106,6 +119,7 @@ void Engine::carry_out_orders() {
         if (request->finished()) {  // it ended by itself in the meantime
             bury_if_unnamed(request);
         } else if (request->cancelled || request->released) {
+            recorder_.cancelled(*request);
             finish_all(request, FinishReason::cancelled);
         } else if (request->params.priority != request->wanted_priority) {
             request->params.priority = request->wanted_priority;
@@ -134,7 +148,9 @@ void Engine::plan() {
             row.sequence->request->in_pass++;
         }
     }
+    pass_start_ns_ = recorder_.time_ns();
     if (!plan_.rows.empty()) runner_.begin(plan_);
+    end_phase(TracePhase::plan);
 }
 
 Status Engine::run(const StepTimes& times, bool* pass_done, StepReport* report) {
@@ -148,6 +164,7 @@ Status Engine::run(const StepTimes& times, bool* pass_done, StepReport* report) 
     } while (waits && result.status == Status::OK && result.state != PassState::done);
     *pass_done = computed_ = result.status == Status::OK && result.state == PassState::done;
     sampling_row_ = sampled_count_ = 0;
+    end_phase(TracePhase::run);
     return result.status;
 }
 
@@ -171,28 +188,30 @@ bool Engine::sample_rows(const StepTimes& times, StepReport* report) {
         before = now;
         if (now < times.deadline_ns || sampled_count_ == static_cast<size_t>(plan_.logit_rows)) continue;
         sampling_row_++;
+        end_phase(TracePhase::sample);
         return false;
     }
+    end_phase(TracePhase::sample);
     return true;
 }
 
 void Engine::finish_report(const StepTimes& times, StepReport* report) {
     const int64_t now = params_.clock.now();
+    recorder_.set_time(now);
     report->time_us = (now - times.start_ns) / 1000;
     const std::lock_guard lock(table_lock_);
-    report->running = scheduler_.running();
-    report->waiting = scheduler_.waiting() + mailbox_.sequences;
-    report->waiting_poll = scheduler_.waiting_poll();
-    report->paused = scheduler_.paused();
+    const Gauges sizes = gauges();
+    report->running = sizes.requests_running;
+    report->waiting = sizes.requests_waiting;
+    report->waiting_poll = sizes.requests_waiting_poll;
+    report->paused = sizes.requests_paused;
     report->free_blocks = cache_.available();
-    report->preemptions = static_cast<int32_t>(scheduler_.preemptions() - times.preemptions_before);
+    report->preemptions =
+        static_cast<int32_t>(recorder_.metrics().counters.preemptions - times.preemptions_before);
     const bool work =
         under_way() || mailbox_.oldest != nullptr || orders_ != nullptr || scheduler_.has_work();
     report->next_step_us = unusable_ != Status::OK ? -1 : work ? 0 : until_deadline_us(now);
-    stats_.steps++;
-    stats_.step_time_us += report->time_us;
-    stats_.worst_step_us = std::max(stats_.worst_step_us, report->time_us);
-    stats_.worst_tile_us = std::max(stats_.worst_tile_us, report->worst_tile_us);
+    recorder_.step(report->time_us, report->worst_tile_us, sizes);
 }
 
 // Of the nearest deadline that a request has; -1: none.

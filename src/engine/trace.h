@@ -27,15 +27,6 @@ enum class TracePhase : int32_t { intake = 0, plan = 1, run = 2, sample = 3, com
 enum class TraceSpan : int32_t { waiting = 0, prompt = 1, decode = 2, preempted = 3 };
 enum class TraceInstant : int32_t { submit = 0, first_token = 1, cancel = 2, finish = 3 };
 
-// A sequence's line in the picture; the sequence keeps it. One that is default-constructed belongs to no line: its events are
-// not recorded.
-struct TraceTrack {
-    uint64_t request = 0;     // the id that the host knows
-    uint64_t last_event = 0;  // number of its newest event plus 1; 0: none yet
-    uint32_t line = 0;        // 1, 2, 3 … in order of creation; 0: none
-    int32_t sequence = 0;     // which of its request's sequences
-};
-
 // What a pass did for a sequence.
 struct TraceWork {
     int32_t tokens = 0;   // positions computed; 1 for decode

@@ -63,6 +63,22 @@ struct RequestParams {
     uint64_t user_data = 0;
 };
 
+// A sequence's line in the trace's picture (engine/trace.h). One that is default-constructed belongs to no line.
+struct TraceTrack {
+    uint64_t request = 0;     // the id that the host knows
+    uint64_t last_event = 0;  // number of its newest event plus 1; 0: none yet
+    uint32_t line = 0;        // 1, 2, 3 … in order of creation; 0: none
+    int32_t sequence = 0;     // which of its request's sequences
+};
+
+// What the engine's recorder keeps with a sequence, for figures and trace. Times by the engine's clock.
+struct SequenceRecord {
+    int64_t waiting_since_ns = 0;
+    int64_t newest_token_ns = 0;
+    bool preempted = false;  // since its last admission, or paused
+    TraceTrack track;
+};
+
 struct Request;
 class SequenceQueue;
 
@@ -81,6 +97,7 @@ struct Sequence {
     bool finished() const { return state == SequenceState::finished; }
     bool runnable() const { return room.has_room(); }
     bool is_pin() const;
+    bool is_whole_pin() const { return is_pin() && cache.tokens == length(); }
     // Positions that it computes in all, if it gets as long as it may, and the blocks they fill. The last token of a full
     // sequence is never computed; a pin's are all.
     int32_t positions_most() const { return is_pin() ? length() : limit - 1; }
@@ -105,6 +122,7 @@ struct Sequence {
 
     TextStream text;
     EventRoom room;
+    SequenceRecord record;
 
     bool in_pass = false;              // rows of it are in the pass under way
     int32_t skipped = 0;               // followers that were admitted before it
@@ -126,6 +144,7 @@ struct Request {
     int32_t in_pass = 0;   // sequences in the pass under way
     uint64_t arrival = 0;  // earlier ones are smaller
     uint64_t forks = 0;    // made of it so far
+    int64_t submitted_ns = 0;
     int64_t deadline_ns = INT64_MAX;
     int32_t deadline_place = -1;  // among the deadlines; -1: it has none
     Error failure;

@@ -22,10 +22,6 @@ bool prefills(const Sequence& sequence) {
     return sequence.state == SequenceState::prompt && sequence.runnable();
 }
 
-bool whole_pin(const Sequence& sequence) {
-    return sequence.is_pin() && sequence.computed() == sequence.length();
-}
-
 bool ranks(const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); }
 
 int32_t common_beginning(const Sequence& a, const Sequence& b) {
@@ -41,8 +37,9 @@ int32_t common_beginning(const Sequence& a, const Sequence& b) {
 
 int32_t blocks_for(int32_t tokens) { return blocks_of(tokens - 1); }
 
-Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache)
-    : params_(params), cache_(cache), running_(memory), order_(memory) {
+Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache,
+                     SchedulerObserver* observer)
+    : params_(params), cache_(cache), observer_(observer), running_(memory), order_(memory) {
     running_.reserve(static_cast<size_t>(params.max_sequences));
     order_.reserve(static_cast<size_t>(params.max_sequences));
 }
@@ -84,10 +81,7 @@ void Scheduler::order_running() {
     unordered_ = false;
     order_.assign(running_.begin(), running_.end());
     for (Sequence* sequence : order_)
-        if (sequence->request->params.priority == Priority::paused) {
-            remove(sequence);
-            enqueue(sequence);
-        }
+        if (sequence->request->params.priority == Priority::paused) set_back(sequence, false);
     std::sort(running_.begin(), running_.end(), ranks);
 }
 
@@ -193,14 +187,13 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
         cache_->release(&sequence->cache);
         return false;
     }
-    const bool is_whole_pin = whole_pin(*sequence);
+    const bool is_whole_pin = sequence->is_whole_pin();
     if (running() == params_.max_sequences && !is_whole_pin) preempt(plan, victim_for(*sequence, true));
     sequence->queue->remove(sequence);
     sequence->skipped = 0;
-    if (sequence->cached_tokens < 0) {
+    if (observer_ != nullptr) observer_->admitted(*sequence);
+    if (sequence->cached_tokens < 0)
         sequence->cached_tokens = std::min(sequence->computed(), sequence->prompt_tokens);
-        cached_tokens_ += static_cast<uint64_t>(sequence->cached_tokens);
-    }
     if (is_whole_pin) {
         keep_pinned(sequence);
         kept_pin_ = true;
@@ -225,9 +218,9 @@ bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
         const bool fits =
             params_.policy == MemoryPolicy::reserve
                 ? reserved_blocks() + growth(*sequence) <= cache_->available()
-                : whole_pin(*sequence) || cache_->blocks_needed(sequence->cache, sequence->length()) +
-                                                  growing_blocks() + watermark <=
-                                              cache_->available();
+                : sequence->is_whole_pin() || cache_->blocks_needed(sequence->cache, sequence->length()) +
+                                                      growing_blocks() + watermark <=
+                                                  cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
         if (victim == nullptr) return false;
@@ -309,10 +302,15 @@ void Scheduler::preempt(StepPlan* plan, Sequence* victim) {
         plan->rows.erase(row);
     }
     cache_->cancel_copy(&victim->cache, &plan->copies);
-    remove(victim);
-    enqueue(victim);
+    set_back(victim, true);
     preempted_ = true;
-    preemptions_++;
+}
+
+// From the running to its queue, without its blocks.
+void Scheduler::set_back(Sequence* sequence, bool preempted) {
+    if (observer_ != nullptr) observer_->set_back(*sequence, sequence->computed(), preempted);
+    remove(sequence);
+    enqueue(sequence);
 }
 
 // ---- What happens between plans
@@ -321,7 +319,7 @@ void Scheduler::commit(const PlanRow& row) {
     Sequence* sequence = row.sequence;
     cache_->commit(sequence->tokens, row.first + row.count, &sequence->cache);
     sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
-    if (sequence->state == SequenceState::prompt && whole_pin(*sequence)) {
+    if (sequence->state == SequenceState::prompt && sequence->is_whole_pin()) {
         running_.erase(std::find(running_.begin(), running_.end(), sequence));
         keep_pinned(sequence);
     } else if (sequence->state == SequenceState::prompt && row.logits) {
@@ -391,7 +389,7 @@ bool Scheduler::consistent(int64_t held_by_others) const {
     }
     for (const Sequence* sequence = pinned_.front(); sequence != nullptr; sequence = sequence->next) {
         held += static_cast<int64_t>(sequence->cache.blocks.size());
-        if (!whole_pin(*sequence) || sequence->state != SequenceState::pinned) return false;
+        if (!sequence->is_whole_pin() || sequence->state != SequenceState::pinned) return false;
         if (sequence->blocks_most() != static_cast<int32_t>(sequence->cache.blocks.size())) return false;
     }
     return (unordered_ || std::is_sorted(running_.begin(), running_.end(), ranks)) &&

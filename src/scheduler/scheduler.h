@@ -38,9 +38,21 @@ struct SchedulerParams {
     int64_t table_blocks_max = INT64_MAX;  // blocks that the tables of one pass may name, all together
 };
 
+// Is told what a plan does to sequences, for figures and traces.
+class SchedulerObserver {
+public:
+    virtual ~SchedulerObserver() = default;
+    virtual void admitted(
+        Sequence& sequence) = 0;  // its cache says what was found; cached_tokens is -1 the first time
+    // It gave up its blocks, with so many tokens in them: preempted for another, or paused by the host.
+    virtual void set_back(Sequence& sequence, int32_t tokens, bool preempted) = 0;
+};
+
 class Scheduler {
 public:
-    Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache);
+    // The observer may be null; it and the cache outlive the scheduler.
+    Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache,
+              SchedulerObserver* observer = nullptr);
 
     void enqueue(Sequence* sequence);
     void plan(StepPlan* plan);
@@ -63,9 +75,6 @@ public:
     int32_t waiting_poll() const;                         // running ones whose events fill their room
     int32_t queue_place(const Sequence* sequence) const;  // sequences before it, -1 if it doesn't wait
     bool has_work() const;                                // a plan made now would not be empty
-    uint64_t preemptions() const { return preemptions_; }
-    // Of prompts, found when they were first admitted.
-    uint64_t cached_tokens() const { return cached_tokens_; }
 
     // Recounts blocks against the running sequences; O(everything). For debug builds and tests.
     bool consistent(int64_t held_by_others) const;
@@ -102,10 +111,12 @@ private:
 
     Sequence* victim_for(const Sequence& sequence, bool by_class_only) const;
     void preempt(StepPlan* plan, Sequence* victim);
+    void set_back(Sequence* sequence, bool preempted);
     SequenceQueue& queue_of(Priority priority);
 
     SchedulerParams params_;
     BlockCache* cache_;
+    SchedulerObserver* observer_;
     std::array<SequenceQueue, priorities> waiting_;
     SequenceQueue paused_;
     SequenceQueue pinned_;                 // whole pins, with their blocks
@@ -113,8 +124,6 @@ private:
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
-    uint64_t preemptions_ = 0;
-    uint64_t cached_tokens_ = 0;
     bool preempted_ = false;  // by this plan
     bool kept_pin_ = false;   // likewise: a pin was found whole
     bool unordered_ = false;  // a rank has changed

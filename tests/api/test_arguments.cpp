@@ -110,6 +110,10 @@ void try_engines(Host& host) {
     engine_stats_init(&stats, sizeof stats);
     CHECK(TRY(engine_get_stats, nullptr, &stats) == ENGINE_INVALID_ARGUMENT);
     CHECK(engine_get_stats(host.e, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(TRY(engine_metrics_text, nullptr, nullptr, 0, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_metrics_text(host.e, nullptr, 1, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_metrics_text(host.e, nullptr, 0, nullptr) == ENGINE_BUFFER_TOO_SMALL);
+    CHECK(TRY(engine_trace_write, nullptr, nullptr, nullptr) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_step, nullptr, nullptr, nullptr) == ENGINE_INVALID_ARGUMENT);
     engine_step_params params;
     engine_step_params_init(&params, sizeof params);

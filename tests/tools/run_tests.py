@@ -4,7 +4,8 @@
     run_tests.py BUILD_FOLDER [--model GGUF] [--only SUITE,SUITE]
 
 Called by 'make test' and, per sanitizer, by 'make check'. A suite is a doctest program of the build, whose test cases count, or
-a fuzz target or a script of this folder, each of whose lines 'ok ...' and 'failed ...' counts. A program that dies, hangs or is missing counts
+the simulator, which closes with such a line of its own, or a fuzz target or a script of this folder, each of whose lines 'ok ...'
+and 'failed ...' counts. A program that dies, hangs or is missing counts
 as one failure, so nothing is passed over in silence. Exit status 0: all passed.
 """
 import argparse
@@ -19,6 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "tests" / "tools"
 TIMEOUT_S = 1800
+SIMULATED_STEPS = 100000
 
 # name, folder whose sources make the program
 PROGRAMS = [("unit_tests", "unit"), ("api_tests_shared", "api"), ("api_tests_static", "api"), ("model_tests", "model")]
@@ -44,10 +46,14 @@ def run(command, environment):
 
 
 def count(status, output):
-    """Test cases passed and failed: doctest's own summaries, or the lines of a script. A death without a failed case is one."""
+    """Test cases passed and failed: doctest's own summaries, a closing line, or the lines of a script. A death without a failed
+    case is one."""
     summaries = re.findall(r"^\[doctest\] test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed", output, re.M)
+    closing = re.search(r"^(\d+) passed, (\d+) failed\s*\Z", output, re.M)
     if summaries:
         passed, failed = (sum(int(summary[i]) for summary in summaries) for i in (0, 1))
+    elif closing:
+        passed, failed = int(closing[1]), int(closing[2])
     else:
         passed = len(re.findall(r"^ok\b", output, re.M))
         failed = len(re.findall(r"^failed\b", output, re.M))
@@ -63,6 +69,7 @@ def suites(build, sanitized):
     for name, folder in PROGRAMS:
         if any((ROOT / "tests" / folder).glob("*.cpp")):
             yield name, [build / name]
+    yield "simulate", [build / "simulate", "--steps", SIMULATED_STEPS]
     for target in sorted((ROOT / "tests" / "fuzz").glob("fuzz_*.cpp")):
         yield target.stem, [build / target.stem]
     yield "bench", [ROOT / "tests" / "bench" / "bench.py", "--smoke", build]

@@ -253,9 +253,9 @@ TEST_CASE("failures at random, at any moment of any request's life, never lose o
             if (!gone) CHECK(rig.sink.stories[id].ends == 1);
         }
         CHECK(rig.report.free_blocks == 24);
-        const EngineStats stats = rig.engine->stats();
-        CHECK(stats.requests_finished == stats.requests_submitted);
-        CHECK(stats.kv_blocks_held == 0);
+        const MetricsSnapshot figures = rig.engine->stats().figures;
+        CHECK(figures.counters.requests_finished() == figures.counters.requests_submitted);
+        CHECK(figures.gauges.blocks_held == 0);
         if (random.below(2) == 0)
             for (const uint64_t id : ids) static_cast<void>(rig.engine->release(id));
         rig.engine.reset();
@@ -284,7 +284,7 @@ TEST_CASE("a submit that runs out of memory anywhere leaves the engine as it was
         if (!thrown) break;
         refused++;
         CHECK(rig.allocator.live() == live);
-        CHECK(rig.engine->stats().requests_submitted == 1);
+        CHECK(rig.engine->stats().figures.counters.requests_submitted == 1);
     }
     CHECK(refused >= 4);
     while (rig.report.next_step_us == 0) REQUIRE(rig.step() == Status::OK);
@@ -326,7 +326,7 @@ TEST_CASE("pins end with the engine, whole or under way, without an event; unpin
             }
             CHECK(rig.engine->unpin(pin) == (gone ? Status::STALE_ID : Status::OK));
         }
-        CHECK(rig.engine->stats().kv_blocks_pinned == 0);
-        CHECK(rig.engine->stats().kv_blocks_held == 0);
+        CHECK(rig.engine->stats().figures.gauges.blocks_pinned == 0);
+        CHECK(rig.engine->stats().figures.gauges.blocks_held == 0);
     }
 }

@@ -165,7 +165,6 @@ std::unique_ptr<Metrics> some_metrics() {
     metrics->on_finish(FinishReason::error, 1'234'567);
     metrics->on_preempt(300);
     metrics->on_recomputed(212);
-    metrics->on_evict(7);
     metrics->on_copy(2);
     for (int i = 0; i < 64; i++) metrics->on_pass(64, 64 + i % 2);
     for (int i = 0; i < 100; i++) metrics->on_step(3'000 + i, 90 + i);
@@ -179,7 +178,9 @@ constexpr Gauges some_gauges = {.requests_running = 4,
                                 .blocks_total = 32,
                                 .blocks_free = 12,
                                 .blocks_held = 8,
-                                .blocks_cached = 12};
+                                .blocks_cached = 12,
+                                .blocks_pinned = 5,
+                                .blocks_evicted = 7};
 
 }  // namespace
 
@@ -226,6 +227,7 @@ TEST_CASE("the metrics text keeps to the exposition format") {
         CHECK(exposition.value("treadle_num_requests_running") == 4);
         CHECK(exposition.value("treadle_kv_cache_usage_perc") == 0.25);
         CHECK(exposition.value("treadle_kv_cache_blocks", "state", "cached") == 12);
+        CHECK(exposition.value("treadle_kv_cache_blocks_pinned") == 5);
         CHECK(exposition.value("treadle_generation_tokens_total") == 500);
         CHECK(exposition.value("treadle_prefix_cache_hits_total") == 320);
         CHECK(exposition.value("treadle_requests_finished_total", "finished_reason", "end") == 2);

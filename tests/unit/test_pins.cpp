@@ -58,11 +58,14 @@ void add_nodes(const Request& request, std::set<Node>* whole, int32_t* parts) {
 }
 
 // A scheduler whose passes always succeed, and an engine's rule of what may live beside what.
-struct Workload {
+struct Workload : SchedulerObserver {
     Workload(int32_t blocks, MemoryPolicy of_policy, uint32_t seed)
         : policy(of_policy), random(seed), cache(&requests.memory.kv, blocks, blocks, 4),
-          scheduler(&requests.memory.other, {4, 24, of_policy, 1, INT64_MAX}, &cache),
+          scheduler(&requests.memory.other, {4, 24, of_policy, 1, INT64_MAX}, &cache, this),
           plan(&requests.memory.other) {}
+
+    void admitted(Sequence&) override {}
+    void set_back(Sequence&, int32_t, bool preempted) override { preemptions += preempted ? 1 : 0; }
 
     // The longest that a sequence with these tokens may get.
     int32_t most(const std::vector<int32_t>& tokens) const {
@@ -155,6 +158,7 @@ struct Workload {
     std::vector<Request*> pinned;
     std::vector<Sequence*> live;
     int64_t passes = 0;
+    int64_t preemptions = 0;
     int64_t idle = 0;  // passes in a row that computed nothing
 };
 
@@ -214,7 +218,7 @@ TEST_CASE("with pins that come and go everybody finishes, in pools of a few bloc
                 for (int i = 0; i < 100 && work.scheduler.has_work(); i++) work.pass();
                 for (const Request* pin : work.pinned)
                     CHECK(pin->sequences[0]->state == SequenceState::pinned);
-                if (policy == MemoryPolicy::reserve) CHECK(work.scheduler.preemptions() == 0);
+                if (policy == MemoryPolicy::reserve) CHECK(work.preemptions == 0);
                 while (!work.pinned.empty()) work.unpin();
                 CHECK(work.scheduler.consistent(0));
                 CHECK(work.cache.held_blocks() == 0);
@@ -248,13 +252,13 @@ TEST_CASE("a pin under way gives way to what is more urgent, a whole one doesn't
     CHECK(sequence->state == SequenceState::pinned);
     CHECK_FALSE(work.scheduler.has_work());
     CHECK(work.scheduler.running() == 0);
-    const uint64_t preemptions = work.scheduler.preemptions();
+    const int64_t preemptions = work.preemptions;
     urgent(2, 46);  // the three blocks that are left
     urgent(3, 46);
     for (int i = 0; i < 40; i++) work.pass();
     CHECK(work.live.empty());
     CHECK(sequence->state == SequenceState::pinned);
-    CHECK(work.scheduler.preemptions() == preemptions);
+    CHECK(work.preemptions == preemptions);
 }
 
 TEST_CASE(

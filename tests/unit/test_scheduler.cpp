@@ -14,12 +14,16 @@ using namespace treadle;
 namespace {
 
 // A scheduler whose passes always succeed: commit() does what the engine does, with token 1.
-struct Bench {
+struct Bench : SchedulerObserver {
     Bench(int32_t max_sequences, int32_t max_batch_tokens, int32_t blocks,
           MemoryPolicy policy = MemoryPolicy::preempt, int32_t watermark = 0)
         : cache(&memory.kv, blocks, blocks, max_sequences),
-          scheduler(&memory.other, {max_sequences, max_batch_tokens, policy, watermark, INT64_MAX}, &cache),
+          scheduler(&memory.other, {max_sequences, max_batch_tokens, policy, watermark, INT64_MAX}, &cache,
+                    this),
           plan(&memory.other) {}
+
+    void admitted(Sequence&) override {}
+    void set_back(Sequence&, int32_t, bool preempted) override { preemptions += preempted ? 1 : 0; }
 
     // `first_token` keeps prompts apart, or makes them share.
     Sequence* submit(int32_t prompt_tokens, int32_t limit, int32_t first_token = -1,
@@ -66,6 +70,7 @@ struct Bench {
 
     test::TestAllocator allocator;
     MemorySet memory{allocator.hooks()};
+    int32_t preemptions = 0;
     BlockCache cache;
     Scheduler scheduler;
     StepPlan plan;
@@ -168,7 +173,7 @@ TEST_CASE("an ample pool preempts nobody, whatever the lengths") {
     Bench bench(16, 64, 400, MemoryPolicy::preempt, 16);
     for (int i = 0; i < 40; i++) bench.submit(1 + i * 7 % 50, 60 + i * 13 % 90);
     while (bench.scheduler.has_work()) bench.pass();
-    CHECK(bench.scheduler.preemptions() == 0);
+    CHECK(bench.preemptions == 0);
 }
 
 TEST_CASE("out of blocks the latest of the least urgent goes, and comes back") {
@@ -178,8 +183,8 @@ TEST_CASE("out of blocks the latest of the least urgent goes, and comes back") {
     Sequence* late = bench.submit(20, 60);
     bench.pass();
     CHECK(bench.scheduler.running() == 3);
-    for (int i = 0; i < 15 && bench.scheduler.preemptions() == 0; i++) bench.pass();
-    CHECK(bench.scheduler.preemptions() == 1);
+    for (int i = 0; i < 15 && bench.preemptions == 0; i++) bench.pass();
+    CHECK(bench.preemptions == 1);
     CHECK(late->state == SequenceState::waiting);
     CHECK(bench.row_of(late) == nullptr);  // what the plan had given it was taken back
     CHECK(old_one->state == SequenceState::generating);
@@ -216,7 +221,7 @@ TEST_CASE("a waiting long prompt doesn't eat the blocks that decodes need") {
         bench.pass();
         for (const Sequence* chat : chats) CHECK(bench.row_of(chat) != nullptr);
     }
-    CHECK(bench.scheduler.preemptions() == 0);
+    CHECK(bench.preemptions == 0);
 }
 
 TEST_CASE("urgent sequences take the place of less urgent ones, bulk has what is left") {

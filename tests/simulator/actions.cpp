@@ -1,0 +1,281 @@
+// What the host of a world does between steps, and how its requests are made.
+#include <algorithm>
+
+#include "simulator.h"
+
+namespace treadle::test {
+const World::Action World::actions[] = {
+    {"submit", 40, &World::act_submit},
+    {"submit a burst", 4, &World::act_submit_burst},
+    {"submit one too long", 3, &World::act_submit_too_long},
+    {"submit without memory", 3, &World::act_submit_without_memory},
+    {"cancel", 10, &World::act_cancel},
+    {"cancel all", 1, &World::act_cancel_all},
+    {"release", 6, &World::act_release},
+    {"release a kept one", 12, &World::act_release_kept},
+    {"poll some", 8, &World::act_poll_some},
+    {"withhold polls", 2, &World::act_withhold_polls},
+    {"jump the clock", 3, &World::act_jump_clock},
+    {"change the budget", 8, &World::act_change_budget},
+    {"ask for a stale id", 3, &World::act_ask_stale},
+    {"compare tokens", 10, &World::act_compare_tokens},
+    {"break the backend", 1, &World::act_break_backend},
+};
+
+size_t World::action_count() { return std::size(actions); }
+
+void World::act() {
+    uint32_t sum = 0;
+    for (const uint32_t weight : weights_) sum += weight;
+    uint32_t draw = random_.below(sum);
+    size_t chosen = 0;
+    while (draw >= weights_[chosen]) draw -= weights_[chosen++];
+    (this->*actions[chosen].run)();
+}
+
+// A piece of a family, cut anywhere and most often near a block's border, then perhaps something of its own.
+std::vector<int32_t> World::make_prompt(int32_t tokens_max) {
+    const auto& family = families_[random_.below(static_cast<uint32_t>(families_.size()))];
+    int32_t length = between(1, std::min(tokens_max, one_in(4) ? tokens_max : 3 * typical_tokens_));
+    if (one_in(2)) length = (length + 15) / 16 * 16 + between(-1, 1);
+    length = std::clamp(length, 1, tokens_max);
+    std::vector<int32_t> prompt(family.begin(), family.begin() + length);
+    if (one_in(2))
+        for (int32_t i = between(0, length - 1); i < length; i++)
+            prompt[static_cast<size_t>(i)] = between(0, model_options_.vocabulary - 1);
+    return prompt;
+}
+
+void World::make_stops(Submission* asked) {
+    if (one_in(6)) asked->stop_tokens = {between(2, 20), between(2, model_options_.vocabulary - 1)};
+    if (!one_in(4)) return;
+    static const char* const texts[] = {"ab", "q", "zz", "\u00e9", "\u00e9a", "cde", "xx", "\ufffd"};
+    for (int i = between(1, 3); i > 0; i--) asked->stop_strings.emplace_back(texts[random_.below(8)]);
+}
+
+Submission World::make_submission() {
+    Submission asked;
+    asked.prompt = make_prompt(longest_prompt_);
+    asked.max_tokens = one_in(12) ? -1 : between(1, one_in(6) ? 10 * typical_tokens_ : 2 * typical_tokens_);
+    SamplingParams& sampling = asked.sampling;
+    static constexpr float temperatures[] = {0, 0.3f, 0.7f, 1, 1, 2.5f};
+    sampling.temperature = temperatures[random_.below(6)];
+    if (one_in(3)) sampling.top_k = between(1, 50);
+    if (one_in(3)) sampling.top_p = static_cast<float>(between(1, 20)) / 20;
+    if (one_in(4)) sampling.min_p = static_cast<float>(between(0, 9)) / 10;
+    if (one_in(4)) sampling.logprobs = between(1, 5);
+    sampling.seed = random_.below(4);  // few, so that equal requests meet
+    asked.first_sample = random_.below(3);
+    asked.ignore_end = one_in(3);
+    asked.keep = one_in(5);
+    make_stops(&asked);
+    return asked;
+}
+
+// True if the engine took it; checks that it answers as it must.
+bool World::submit(Submission asked) {
+    asked.number = next_number_++;
+    const Status expected = driver_->refusal_of(asked);
+    uint64_t id = 0;
+    const Status status = driver_->submit(asked, &id);
+    note("  submitted: number, tokens", static_cast<int64_t>(asked.number),
+         static_cast<int64_t>(asked.prompt.size()));
+    if (expected != Status::OK) {
+        if (status != expected)
+            fail("submit says %s, must say %s", status_name(status), status_name(expected));
+        coverage_->refused_long++;
+        return false;
+    }
+    if (broken_ != Status::OK) {
+        if (status != Status::UNUSABLE) fail("submit says %s after a failure", status_name(status));
+        return false;
+    }
+    // A kept or unpolled request takes a place until it is given up, a released one perhaps until its pass has ended.
+    if (status == Status::FULL && static_cast<int32_t>(lives_.size()) >= driver_->params().max_requests) {
+        coverage_->refused_full++;
+        return false;
+    }
+    if (status != Status::OK) fail("submit says %s", status_name(status));
+    Live& live = lives_[asked.number];
+    live.id = id;
+    live.limit = driver_->limit_of(asked);
+    live.asked = std::move(asked);
+    begin_alone(&live);
+    submitted_++;
+    coverage_->submitted++;
+    coverage_->kept += live.asked.keep ? 1 : 0;
+    host_acted_ = true;
+    return true;
+}
+
+// What each of its sequences would say if it were the only one in the world.
+void World::begin_alone(Live* live) {
+    const Submission& asked = live->asked;
+    live->generated = asked.samples * asked.generated_tail;
+    for (int32_t i = 0; i < asked.samples; i++) {
+        SoloParams alone;
+        alone.sampling = asked.sampling;
+        alone.sample_index = asked.first_sample + static_cast<uint64_t>(i);
+        alone.generated_tail = asked.generated_tail;
+        alone.limit = live->limit;
+        alone.ignore_end = asked.ignore_end;
+        alone.stop_tokens = asked.stop_tokens;
+        alone.stop_strings = asked.stop_strings;
+        live->sequences.emplace_back(
+            SoloSequence(driver_->model(), std::move(alone), asked.prompt, driver_->test_memory()));
+    }
+}
+
+World::Live* World::pick(bool (*wanted)(const Live&)) {
+    std::vector<Live*> found;
+    for (auto& [number, live] : lives_)
+        if (!live.released && wanted(live)) found.push_back(&live);
+    return found.empty() ? nullptr : found[random_.below(static_cast<uint32_t>(found.size()))];
+}
+
+void World::act_submit() {
+    const bool full = static_cast<int32_t>(lives_.size()) >= driver_->params().max_requests;
+    if (!full || one_in(8)) {
+        submit(make_submission());
+    } else {
+        act_release_kept();
+    }
+}
+
+void World::act_submit_burst() {
+    const bool alike = one_in(2);  // one prefix many times at once
+    const Submission first = make_submission();
+    for (int32_t i = between(2, driver_->params().max_sequences + 3); i > 0; i--) {
+        Submission asked = make_submission();
+        if (alike) asked.prompt = first.prompt;
+        submit(std::move(asked));
+    }
+}
+
+void World::act_submit_too_long() {
+    Submission asked = make_submission();
+    const int32_t room = std::min(driver_->params().context_length, driver_->params().kv_blocks * 16);
+    asked.prompt.assign(static_cast<size_t>(room + between(-1, 2)), 5);
+    submit(std::move(asked));
+}
+
+// Wherever the allocation fails, nothing has changed afterwards.
+void World::act_submit_without_memory() {
+    Submission asked = make_submission();
+    if (broken_ != Status::OK || static_cast<int32_t>(lives_.size()) >= driver_->params().max_requests)
+        return;
+    const int64_t live_before = driver_->allocator().live();
+    const uint64_t submitted_before = driver_->stats().counters.requests_submitted;
+    const int64_t live_after_sweep = driver_->allocator().live();
+    driver_->allocator().fail_from(between(0, 8 + 8 * asked.samples));
+    uint64_t id = 0;
+    asked.number = next_number_++;
+    const Status status = driver_->submit(asked, &id);
+    driver_->allocator().fail_never();
+    if (status == Status::OK) {  // it needed fewer allocations; the host changes its mind
+        note("  submitted and released: number", static_cast<int64_t>(asked.number));
+        if (driver_->release(id) != Status::OK) fail("a new request can't be released");
+        Live& live = lives_[asked.number];
+        live.id = id;
+        live.asked = std::move(asked);
+        live.released = true;
+        submitted_++;
+        host_acted_ = true;
+        return;
+    }
+    if (status != Status::NOMEM) fail("submit without memory says %s", status_name(status));
+    coverage_->refused_memory++;
+    if (driver_->allocator().live() > std::max(live_before, live_after_sweep)) fail("a refused submit leaks");
+    if (driver_->stats().counters.requests_submitted != submitted_before) fail("a refused submit counts");
+}
+
+void World::act_cancel() {
+    Live* live = pick([](const Live& each) { return !each.told_end; });
+    if (live == nullptr) return;
+    note("  cancelled: number, state", static_cast<int64_t>(live->asked.number),
+         static_cast<int64_t>(live->state));
+    if (driver_->cancel(live->id) != Status::OK)
+        fail("request %llu can't be cancelled", static_cast<unsigned long long>(live->asked.number));
+    RequestInfo info;
+    if (driver_->info(live->id, &info) != Status::OK) fail("a cancelled request has no state");
+    if (info.state != SequenceState::finished) {
+        coverage_->cancelled_waiting += info.state == SequenceState::waiting ? 1 : 0;
+        coverage_->cancelled_prompt += info.state == SequenceState::prompt ? 1 : 0;
+        coverage_->cancelled_generating += info.state == SequenceState::generating ? 1 : 0;
+        coverage_->cancelled_in_pass += control_.begins > control_.passes_done ? 1 : 0;
+    }
+    live->cancel_asked = true;
+    host_acted_ = true;
+}
+
+void World::act_cancel_all() {
+    for (auto& [number, live] : lives_) {
+        if (live.released || live.told_end) continue;
+        if (driver_->cancel(live.id) != Status::OK) fail("a live request can't be cancelled");
+        live.cancel_asked = true;
+    }
+    host_acted_ = true;
+}
+
+void World::act_release() {
+    Live* live = pick([](const Live&) { return true; });
+    if (live == nullptr) return;
+    note("  released: number, state", static_cast<int64_t>(live->asked.number),
+         static_cast<int64_t>(live->state));
+    if (driver_->release(live->id) != Status::OK) fail("a live request can't be released");
+    coverage_->released_live += live->over() ? 0 : 1;
+    live->released = true;
+    stale_ids_.push_back(live->id);
+    host_acted_ = true;
+}
+
+void World::act_release_kept() {
+    Live* live = pick([](const Live& each) { return each.told_end; });
+    if (live == nullptr) return;
+    check_tokens(*live, true);
+    if (driver_->release(live->id) != Status::OK) fail("a kept request can't be released");
+    live->released = true;
+    stale_ids_.push_back(live->id);
+}
+
+void World::act_poll_some() { poll(static_cast<size_t>(between(1, 6))); }
+
+void World::act_withhold_polls() { withhold_polls_until_ = step_ + between(5, 90); }
+
+void World::act_jump_clock() {
+    driver_->clock().now_ns += int64_t{between(1, 1000)} * (one_in(4) ? 60'000'000'000 : 1'000'000);
+}
+
+void World::act_change_budget() {
+    static constexpr int64_t budgets_us[] = {0, 0, 1, 1, 100, 500, 2000, 10'000'000};
+    budget_us_ = budgets_us[random_.below(8)];
+}
+
+void World::act_ask_stale() {
+    RequestInfo info;
+    const uint64_t never = uint64_t{random_.below(1000) + 1} << 32 | random_.below(70);
+    if (stale_ids_.empty() || one_in(4)) {
+        for (const auto& [number, live] : lives_)
+            if (live.id == never) return;
+        if (driver_->info(never, &info) != Status::STALE_ID) fail("an id that never was is not stale");
+        return;
+    }
+    const uint64_t id = stale_ids_[random_.below(static_cast<uint32_t>(stale_ids_.size()))];
+    if (driver_->cancel(id) != Status::STALE_ID || driver_->release(id) != Status::STALE_ID ||
+        driver_->info(id, &info) != Status::STALE_ID)
+        fail("the id of a request that is gone is not stale");
+}
+
+// A request's tokens are those that its events told, and perhaps a few more.
+void World::act_compare_tokens() {
+    Live* live = pick([](const Live&) { return true; });
+    if (live == nullptr) return;
+    check_tokens(*live, false);
+}
+
+void World::act_break_backend() {
+    if (!may_break_ || !one_in(3)) return;
+    (one_in(2) ? control_.fail_next_begin : control_.fail_next_advance) = Status::INTERNAL;
+}
+
+}  // namespace treadle::test
