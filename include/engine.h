@@ -322,6 +322,12 @@ typedef struct engine_params {
                                     -1: a twentieth of all, at most max_sequences. Default: -1 */
     int32_t prefix_cache;        /* 0: no request finds blocks of another. Default: 1 */
     int32_t prefix_cache_blocks; /* blocks kept while nobody uses them; -1: all that are free. Default: -1 */
+    int64_t itl_target_us;       /* the longest time between two tokens of a sequence that users should notice, wall time; 0: no
+                                    target, all prompts as fast as they can be computed. With a target, prompts are cut into
+                                    pieces, and no more sequences run at once, than an estimate from earlier passes says fit
+                                    beside the tokens of those that generate; the host's own time between steps is counted in.
+                                    Well below 2.5 times what a token takes anyway it starves prompts: they still go on in each
+                                    eighth pass. 0 .. 3600000000. Default: 0 */
     int32_t trace_events;        /* newest events kept for engine_trace_write, 72 bytes each: a sequence makes one per pass. 0: no
                                     trace. 0 .. 16777216. Default: 0 */
 } engine_params;
@@ -627,7 +633,13 @@ typedef struct engine_stats {
     engine_distribution step_us;
     engine_distribution pass_rows;   /* sequences in a pass */
     engine_distribution pass_tokens; /* tokens in a pass */
-    int32_t kv_blocks_pinned;        /* that pins fill together, those still to be computed among them */
+    double cost_pass_us;  /* what the scheduler has learned of the time of a pass: this much for the pass, */
+    double cost_row_us;   /* for each sequence that gets a token, */
+    double cost_token_us; /* for each other token, */
+    double cost_token_context_us; /* and for each pair of a token and a position that it attends to */
+    double cost_error;    /* mean of |measured - expected| / the larger, of the last hundred passes or so */
+    double host_share;    /* of the time in which there was work, how much the host gave to steps. 0 .. 1 */
+    int32_t kv_blocks_pinned; /* that pins fill together, those still to be computed among them */
 } engine_stats;
 ENGINE_API engine_status engine_stats_init(engine_stats* stats, size_t size);
 ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats);

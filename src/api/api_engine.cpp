@@ -46,6 +46,7 @@ Status create(engine_model* model, const engine_params* in, engine** out, Error*
     wanted.watermark_blocks = params.watermark_blocks;
     wanted.prefix_cache = params.prefix_cache != 0;
     wanted.prefix_cache_blocks = params.prefix_cache_blocks;
+    wanted.itl_target_us = params.itl_target_us;
     wanted.trace_events = params.trace_events;
     wanted.threads = model->threads;
     wanted.clock = params.clock == nullptr ? system_clock() : ClockHook{params.clock_user, params.clock};

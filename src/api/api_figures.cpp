@@ -45,6 +45,12 @@ engine_stats stats_of(const EngineStats& now) {
     value.step_us = distribution(now.figures.step_us);
     value.pass_rows = distribution(now.figures.batch_rows);
     value.pass_tokens = distribution(now.figures.batch_tokens);
+    value.cost_pass_us = now.cost_ns[0] / 1000;
+    value.cost_row_us = now.cost_ns[1] / 1000;
+    value.cost_token_us = now.cost_ns[2] / 1000;
+    value.cost_token_context_us = now.cost_ns[3] / 1000;
+    value.cost_error = now.cost_error;
+    value.host_share = now.host_share;
     value.kv_blocks_pinned = sizes.blocks_pinned;
     return value;
 }

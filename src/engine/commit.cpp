@@ -19,6 +19,7 @@ Status Engine::commit(StepReport* report) {
     computed_ = false;
     const std::lock_guard lock(table_lock_);
     cache_.end_copies();
+    scheduler_.learn(plan_.shape, pass_work_ns_);
     size_t logit_row = 0;
     for (const PlanRow& row : plan_.rows) {
         commit_row(row, logit_row, report);

@@ -35,6 +35,10 @@ Status check_params(const EngineParams& params, int32_t model_context, Error* er
         return out_of_range(error, "watermark_blocks", params.watermark_blocks, -1, blocks_max);
     if (params.prefix_cache_blocks < -1 || params.prefix_cache_blocks > blocks_max)
         return out_of_range(error, "prefix_cache_blocks", params.prefix_cache_blocks, -1, blocks_max);
+    constexpr int64_t itl_target_us_max = 3'600'000'000;  // an hour
+    if (params.itl_target_us < 0 || params.itl_target_us > itl_target_us_max)
+        return fail(error, Status::INVALID_ARGUMENT, "itl_target_us is %lld, must be 0 to %lld",
+                    static_cast<long long>(params.itl_target_us), static_cast<long long>(itl_target_us_max));
     constexpr auto trace_events_max = static_cast<int32_t>(Trace::capacity_max);
     if (params.trace_events < 0 || params.trace_events > trace_events_max)
         return out_of_range(error, "trace_events", params.trace_events, 0, trace_events_max);
@@ -212,7 +216,12 @@ Gauges Engine::gauges() const {
 
 EngineStats Engine::stats() {
     const std::lock_guard lock(table_lock_);
-    return {.figures = recorder_.metrics().snapshot(gauges())};
+    return {
+        .figures = recorder_.metrics().snapshot(gauges()),
+        .cost_ns = scheduler_.cost_model().coefficients(),
+        .cost_error = scheduler_.cost_model().error(),
+        .host_share = host_share_.share(),
+    };
 }
 
 size_t Engine::metrics_text(std::span<char> out) {

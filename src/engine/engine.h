@@ -12,6 +12,7 @@
 // backend the engine is unusable, and every live request has got its final event.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -20,6 +21,7 @@
 #include "base/hooks.h"
 #include "base/memory.h"
 #include "base/status.h"
+#include "engine/host_share.h"
 #include "engine/recorder.h"
 #include "kv/block_cache.h"
 #include "model/rope_tables.h"
@@ -43,6 +45,7 @@ struct EngineParams {
     int32_t watermark_blocks = -1;  // -1: a twentieth of the blocks, at most one for each sequence of a pass
     bool prefix_cache = true;
     int32_t prefix_cache_blocks = -1;  // kept while nobody holds them; -1: as many as there are
+    int64_t itl_target_us = 0;         // wall time between two tokens of a sequence; 0: none
     int32_t trace_events = 0;          // kept of the trace, the newest; 0: none is written
     int32_t threads = 1;
     ClockHook clock;
@@ -79,6 +82,10 @@ struct StepReport {
 
 struct EngineStats {
     MetricsSnapshot figures;
+    std::array<double, CostModel::coefficient_count>
+        cost_ns{};  // of a pass, a row, a token, a token * context
+    double cost_error = 0;
+    double host_share = 1;
 };
 
 struct RequestInfo {
@@ -203,6 +210,7 @@ private:
     void give_back(Request* request);
 
     Gauges gauges() const;
+    int64_t pass_budget_ns() const;
     int64_t until_deadline_us(int64_t now_ns) const;
     void wake_host();
     void begin_text(Sequence* sequence) const;
@@ -228,7 +236,10 @@ private:
     size_t sampling_row_ = 0;           // the plan's row to look at next
     size_t sampled_count_ = 0;          // rows of logits before it
     int64_t pass_start_ns_ = 0;
+    int64_t pass_work_ns_ = 0;  // of all steps that it took
     int64_t phase_start_ns_ = 0;
+    HostShare host_share_;
+    bool work_left_ = false;  // by the last step
 
     std::atomic<bool> stepping_{false};
     std::atomic<bool> woken_{false};

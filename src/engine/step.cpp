@@ -59,6 +59,7 @@ Engine::StepTimes Engine::begin_step(const StepParams& params) {
     woken_.store(false, std::memory_order_release);
     const int64_t now = phase_start_ns_ = params_.clock.now();
     recorder_.set_time(now);
+    host_share_.begin_step(now, work_left_);
     constexpr int64_t latest = INT64_MAX - 1;  // INT64_MAX itself is no deadline
     const int64_t budget_ns = params.budget_us > latest / 1000 ? latest : params.budget_us * 1000;
     return {
@@ -78,6 +79,7 @@ void Engine::end_phase(TracePhase phase) {
     const int64_t start = phase_start_ns_;
     phase_start_ns_ = params_.clock.now();
     recorder_.set_time(phase_start_ns_);
+    pass_work_ns_ += phase_start_ns_ - start;
     if (!recorder_.trace().on()) return;
     const std::lock_guard lock(table_lock_);
     recorder_.phase(phase, start, phase_start_ns_);
@@ -142,15 +144,22 @@ void Engine::plan() {
     if (under_way()) return;
     {
         const std::lock_guard lock(table_lock_);
-        scheduler_.plan(&plan_);
+        scheduler_.plan(&plan_, pass_budget_ns());
         for (const PlanRow& row : plan_.rows) {
             row.sequence->in_pass = true;
             row.sequence->request->in_pass++;
         }
     }
     pass_start_ns_ = recorder_.time_ns();
+    pass_work_ns_ = 0;
     if (!plan_.rows.empty()) runner_.begin(plan_);
     end_phase(TracePhase::plan);
+}
+
+// A pass makes a token of each sequence, so it may take the target's time, as far as the host gives that to the engine.
+int64_t Engine::pass_budget_ns() const {
+    if (params_.itl_target_us == 0) return INT64_MAX;
+    return static_cast<int64_t>(static_cast<double>(params_.itl_target_us) * 1000 * host_share_.share());
 }
 
 Status Engine::run(const StepTimes& times, bool* pass_done, StepReport* report) {
@@ -211,6 +220,8 @@ void Engine::finish_report(const StepTimes& times, StepReport* report) {
     const bool work =
         under_way() || mailbox_.oldest != nullptr || orders_ != nullptr || scheduler_.has_work();
     report->next_step_us = unusable_ != Status::OK ? -1 : work ? 0 : until_deadline_us(now);
+    work_left_ = work;
+    host_share_.end_step(now);
     recorder_.step(report->time_us, report->worst_tile_us, sizes);
 }
 

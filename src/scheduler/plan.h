@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "request/request.h"
+#include "scheduler/cost_model.h"
 
 namespace treadle {
 
@@ -27,14 +28,13 @@ struct StepPlan {
     std::pmr::vector<CopyPlan> copies;  // run first
     int32_t tokens = 0;
     int32_t logit_rows = 0;
+    int32_t decodes = 0;       // rows of sequences that generate
     int64_t table_blocks = 0;  // of all rows' tables together
+    PassShape shape;           // what its time depends on
 
-    void clear() {
-        rows.clear();
-        copies.clear();
-        tokens = logit_rows = 0;
-        table_blocks = 0;
-    }
+    void add(const PlanRow& row);
+    void remove(const Sequence* sequence);  // its row, if it has one
+    void clear();
 };
 
 }  // namespace treadle

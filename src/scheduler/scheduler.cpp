@@ -13,6 +13,12 @@ constexpr int32_t skips_max = 32;
 // What a plan looks at behind the head bounds its cost when thousands wait: sequences, and lookups in the cache.
 constexpr int32_t followers_max = 64;
 constexpr int32_t lookups_max = 8;
+// Pieces of prompts that are cut for time are multiples of what a linear layer computes at once; one goes into each eighth pass
+// at least, however long that takes.
+constexpr int32_t tile_tokens = 8;
+constexpr int32_t passes_without_prompt_max = 7;
+// Bulk rows beside others make a pass longer by a tenth at most.
+constexpr int64_t bulk_share = 10;
 
 bool decodes(const Sequence& sequence) {
     return sequence.state == SequenceState::generating && sequence.runnable();
@@ -67,13 +73,27 @@ void Scheduler::reprioritize(Sequence* sequence) {
 
 // ---- The plan
 
-void Scheduler::plan(StepPlan* plan) {
+void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     plan->clear();
     preempted_ = kept_pin_ = false;
     if (unordered_) order_running();
+    limit_ns_ = pass_budget_ns;
+    const bool prompts = prompts_wait(foreground);
     plan_classes(plan, foreground);
-    if (plan->rows.empty() || !foreground_busy()) plan_classes(plan, background);
+    passes_without_prompt_ =
+        prompts && plan->decodes == static_cast<int32_t>(plan->rows.size()) ? passes_without_prompt_ + 1 : 0;
+    plan_background(plan);
     stalled_ = plan->rows.empty() && !kept_pin_;
+}
+
+// Bulk has the passes in which nothing else is computed, and rows that hardly make a pass longer.
+void Scheduler::plan_background(StepPlan* plan) {
+    if (!plan->rows.empty()) {
+        if (!cost_.ready()) return;
+        const int64_t base_ns = cost_.predict_high_ns(plan->shape);
+        limit_ns_ = std::min(limit_ns_, base_ns + base_ns / bulk_share);
+    }
+    plan_classes(plan, background);
 }
 
 // Paused sequences leave the others alone, with their blocks; the rest are ranked anew.
@@ -83,13 +103,6 @@ void Scheduler::order_running() {
     for (Sequence* sequence : order_)
         if (sequence->request->params.priority == Priority::paused) set_back(sequence, false);
     std::sort(running_.begin(), running_.end(), ranks);
-}
-
-// Somebody of the foreground runs or waits, though perhaps not in this very pass.
-bool Scheduler::foreground_busy() const {
-    return std::any_of(running_.begin(), running_.end(),
-                       [](const Sequence* s) { return foreground.holds(*s) && s->runnable(); }) ||
-           !waiting_[0].empty() || !waiting_[1].empty();
 }
 
 void Scheduler::plan_classes(StepPlan* plan, Classes classes) {
@@ -120,16 +133,27 @@ void Scheduler::plan_decodes(StepPlan* plan, Priority priority, int32_t kept_for
         if (urgency(*sequence) == priority && decodes(*sequence)) order_.push_back(sequence);
     const size_t count = order_.size();
     if (count == 0) return;
+    const bool timed = priority == Priority::bulk && limit_ns_ != INT64_MAX;
     size_t& turn = turn_[static_cast<size_t>(priority)];
     const auto room = static_cast<size_t>(std::max(budget(*plan) - kept_for_prompts, 0));
-    const bool all = count <= room;  // then in order of rank, so that nobody is planned and preempted again
+    const bool all =
+        count <= room && !timed;  // in order of rank, so that nobody is planned and preempted again
     const size_t start = all ? 0 : turn % count;
     size_t tried = 0;
     for (size_t planned = 0; tried < count && planned < room; tried++) {
         Sequence* sequence = order_[(start + tried) % count];
-        planned += decodes(*sequence) && add_row(plan, sequence, 1) ? 1 : 0;
+        if (!decodes(*sequence)) continue;  // preempted for one of those before
+        if (timed && !has_time(*plan, *sequence)) break;
+        planned += add_row(plan, sequence, 1) ? 1 : 0;
     }
     if (!all) turn = (start + tried) % count;
+}
+
+// For a token of the sequence, beside what is planned already. A pass without rows has time for the first.
+bool Scheduler::has_time(const StepPlan& plan, const Sequence& sequence) const {
+    PassShape shape = plan.shape;
+    shape.add(sequence.next_position(), 1, true);
+    return plan.rows.empty() || cost_.predict_high_ns(shape) <= limit_ns_;
 }
 
 void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
@@ -138,8 +162,22 @@ void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
         if (classes.holds(*sequence) && prefills(*sequence)) order_.push_back(sequence);
     for (Sequence* sequence : order_) {
         if (budget(*plan) == 0) return;
-        if (prefills(*sequence)) add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
+        if (!prefills(*sequence)) continue;
+        const int32_t count = affordable(*plan, *sequence, std::min(sequence->left(), budget(*plan)));
+        if (count > 0) add_row(plan, sequence, count);
     }
+}
+
+// Of the next `count` tokens of a prompt, those that the pass has time for. A prompt alone has all the time that there is.
+int32_t Scheduler::affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const {
+    const bool is_bulk = background.holds(sequence);
+    if (limit_ns_ == INT64_MAX || (plan.decodes == 0 && !is_bulk)) return count;
+    int32_t most = cost_.largest_chunk(plan.shape, sequence.next_position(), count, limit_ns_);
+    if (most < count) most -= most % tile_tokens;
+    const bool only_decodes = plan.decodes == static_cast<int32_t>(plan.rows.size());
+    const bool must_go_on =
+        is_bulk ? plan.rows.empty() : only_decodes && passes_without_prompt_ >= passes_without_prompt_max;
+    return must_go_on ? std::max(most, std::min(count, tile_tokens)) : most;
 }
 
 void Scheduler::admit(StepPlan* plan, Priority priority) {
@@ -148,6 +186,7 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
     int32_t lookups = 0;
     for (Sequence* sequence = queue.front(); sequence != nullptr && budget(*plan) > 0; looked_at++) {
         if (preempted_ || looked_at == followers_max || lookups == lookups_max) return;
+        if (affordable(*plan, *sequence, tile_tokens) == 0) return;
         Sequence* next = sequence->next;
         if (sequence->runnable() && !waits_for_producer(*sequence)) {
             lookups++;
@@ -201,13 +240,27 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
     }
     running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ranks), sequence);
     sequence->state = SequenceState::prompt;
-    add_row(plan, sequence, std::min(sequence->left(), budget(*plan)));
+    const int32_t count = std::min(sequence->left(), budget(*plan));
+    add_row(plan, sequence, std::max(affordable(*plan, *sequence, count), std::min(count, tile_tokens)));
     return true;
 }
 
 // A place among the running, if need be that of a less urgent one.
 bool Scheduler::has_slot(const Sequence& sequence) const {
+    if (!batch_fits(sequence)) return false;
     return running() < params_.max_sequences || victim_for(sequence, true) != nullptr;
+}
+
+// Whether a pass still has time for a token of each when one more runs; less urgent ones don't count.
+bool Scheduler::batch_fits(const Sequence& more) const {
+    if (limit_ns_ == INT64_MAX || !cost_.ready()) return true;
+    PassShape shape;
+    for (const Sequence* sequence : running_)
+        if (sequence->runnable() && urgency(*sequence) <= urgency(more))
+            shape.add(sequence->length(), 1, true);
+    if (shape.rows == 0) return true;
+    shape.add(more.length(), 1, true);
+    return cost_.predict_high_ns(shape) <= limit_ns_;
 }
 
 // Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
@@ -267,10 +320,7 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
         if (count <= 0) return false;
     }
     const bool logits = first + count == sequence->length() && !sequence->is_pin();
-    plan->rows.push_back({sequence, first, count, logits});
-    plan->tokens += count;
-    plan->logit_rows += logits ? 1 : 0;
-    plan->table_blocks += blocks_of(first + count);
+    plan->add({sequence, first, count, logits});
     return true;
 }
 
@@ -293,14 +343,7 @@ Sequence* Scheduler::victim_for(const Sequence& sequence, bool by_class_only) co
 
 // Takes back what this plan has given the victim, and its blocks; what it computed stays findable while it lasts.
 void Scheduler::preempt(StepPlan* plan, Sequence* victim) {
-    const auto row = std::find_if(plan->rows.begin(), plan->rows.end(),
-                                  [&](const PlanRow& one) { return one.sequence == victim; });
-    if (row != plan->rows.end()) {
-        plan->tokens -= row->count;
-        plan->logit_rows -= row->logits ? 1 : 0;
-        plan->table_blocks -= blocks_of(row->first + row->count);
-        plan->rows.erase(row);
-    }
+    plan->remove(victim);
     cache_->cancel_copy(&victim->cache, &plan->copies);
     set_back(victim, true);
     preempted_ = true;

@@ -12,6 +12,9 @@
 // Invariants: the first in rank that can run gets its blocks, for which all others may be preempted, and a row in every plan
 // whose batch is large enough, in its turn otherwise: so nothing hangs, however small the cache. How a plan cuts the work, and
 // who is preempted, never changes a token (numerics contract); it only decides who waits.
+//
+// Where passes should not take longer than a budget, decodes are planned all the same, pieces of prompts are cut to what the
+// cost model gives them, and no more sequences are admitted than can have a token each within it.
 #pragma once
 
 #include <array>
@@ -22,6 +25,7 @@
 #include "base/memory.h"
 #include "kv/block_cache.h"
 #include "request/request.h"
+#include "scheduler/cost_model.h"
 #include "scheduler/plan.h"
 
 namespace treadle {
@@ -55,7 +59,14 @@ public:
               SchedulerObserver* observer = nullptr);
 
     void enqueue(Sequence* sequence);
-    void plan(StepPlan* plan);
+
+    // The pass should take at most so long, as far as that is up to pieces of prompts, to bulk rows and to how many sequences
+    // run at once. INT64_MAX: any time.
+    void plan(StepPlan* plan, int64_t pass_budget_ns = INT64_MAX);
+
+    // A pass of this shape took so long to compute.
+    void learn(const PassShape& shape, int64_t ns) { cost_.add(shape, ns); }
+    const CostModel& cost_model() const { return cost_; }
 
     // A pass has computed the row: its positions become findable, and a prompt that is complete generates from now on.
     void commit(const PlanRow& row);
@@ -91,6 +102,7 @@ private:
     static constexpr Classes background = {Priority::bulk, Priority::bulk};
 
     void order_running();
+    void plan_background(StepPlan* plan);
     void plan_classes(StepPlan* plan, Classes classes);
     void plan_decodes(StepPlan* plan, Priority priority, int32_t kept_for_prompts);
     void plan_prompts(StepPlan* plan, Classes classes);
@@ -98,6 +110,9 @@ private:
     bool try_admit(StepPlan* plan, Sequence* sequence);
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
+    bool has_time(const StepPlan& plan, const Sequence& sequence) const;
+    bool batch_fits(const Sequence& more) const;
+    int32_t affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     void keep_pinned(Sequence* sequence);
     bool waits_for_producer(const Sequence& sequence);
     bool prompts_wait(Classes classes) const;
@@ -107,7 +122,6 @@ private:
     int32_t growing_blocks() const;
     int32_t growth(const Sequence& sequence) const;
     int32_t reserved_blocks() const;
-    bool foreground_busy() const;
 
     Sequence* victim_for(const Sequence& sequence, bool by_class_only) const;
     void preempt(StepPlan* plan, Sequence* victim);
@@ -122,6 +136,9 @@ private:
     SequenceQueue pinned_;                 // whole pins, with their blocks
     std::pmr::vector<Sequence*> running_;  // in order of rank
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
+    CostModel cost_;
+    int64_t limit_ns_ = INT64_MAX;       // of the pass that is being planned
+    int32_t passes_without_prompt_ = 0;  // although one waited
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
     bool preempted_ = false;  // by this plan
