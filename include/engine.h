@@ -470,6 +470,18 @@ ENGINE_API engine_status engine_pin(engine* e, const engine_pin_params* params, 
  * notice and the pass that it is in has ended. Errors: STALE_ID; INVALID_ARGUMENT: the id is that of another request. */
 ENGINE_API engine_status engine_unpin(engine* e, engine_request id);
 
+/* Gives memory of the KV cache back to the allocator (the built-in one: to the operating system), after a burst or when the host
+ * needs it for something else; *bytes (may be NULL) is how much. Blocks come in 32 to 64 slabs (in a small cache each block is
+ * one); a slab goes if nobody holds a block of it, and what is left suffices for the pins and for all live requests, each at its
+ * greatest length. Prefixes that are cached in it without being pinned are forgotten. No token changes, at most the time that it
+ * takes.
+ *
+ * From any thread at any time, in the middle of a pass too: what the pass uses stays. engine_submit, engine_fork and engine_pin
+ * take slabs again as they need them, and so that cached prefixes don't have to make room for them; if the allocator then lacks
+ * what live requests need, they are ENGINE_NOMEM. A step allocates nothing, after a trim either. Scratch memory has its size from
+ * engine_create on and stays. Errors: INVALID_ARGUMENT. */
+ENGINE_API engine_status engine_trim(engine* e, uint64_t* bytes);
+
 enum {
     ENGINE_REQUEST_WAITING = 0,      /* for room in the batch or the KV cache */
     ENGINE_REQUEST_PROMPT = 1,       /* its prompt is being computed */
@@ -608,7 +620,8 @@ typedef struct engine_stats {
     int32_t paused;
     int32_t kv_blocks_free;
     int32_t kv_blocks_held;      /* by sequences */
-    int32_t kv_blocks_cached;    /* by nobody, findable until they are needed; free + held + cached = kv_blocks */
+    int32_t kv_blocks_cached;    /* by nobody, findable until they are needed; free + held + cached +
+                                    trimmed = kv_blocks */
     uint64_t requests_submitted;
     uint64_t requests_finished;  /* for whatever reason: cancelled and failed ones too */
     uint64_t requests_cancelled;
@@ -640,6 +653,8 @@ typedef struct engine_stats {
     double cost_error;    /* mean of |measured - expected| / the larger, of the last hundred passes or so */
     double host_share;    /* of the time in which there was work, how much the host gave to steps. 0 .. 1 */
     int32_t kv_blocks_pinned; /* that pins fill together, those still to be computed among them */
+    int32_t kv_blocks_trimmed; /* given back by engine_trim, not taken again yet */
+    uint64_t kv_bytes;    /* that the KV cache has from the allocator now: its blocks but for the trimmed ones, and its books */
 } engine_stats;
 ENGINE_API engine_status engine_stats_init(engine_stats* stats, size_t size);
 ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats);

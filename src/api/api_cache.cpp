@@ -1,4 +1,4 @@
-// What stays in the KV cache: pins.
+// What stays in the KV cache, and what goes: pins and trim.
 #include "api/handles.h"
 #include "api/params.h"
 #include "api/prompt.h"
@@ -56,6 +56,15 @@ ENGINE_API engine_status engine_unpin(engine* e, engine_request id) {
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         return e->core->unpin(id);
+    });
+}
+
+ENGINE_API engine_status engine_trim(engine* e, uint64_t* bytes) {
+    return api::guarded(nullptr, [&](Error* error) {
+        TREADLE_REQUIRE(e);
+        const uint64_t given_back = e->core->trim();
+        if (bytes != nullptr) *bytes = given_back;
+        return Status::OK;
     });
 }
 

@@ -120,6 +120,7 @@ void Engine::finish(Sequence* sequence, FinishReason reason) {
     sequence->state = SequenceState::finished;
     sequence->finish_reason = reason;
     const bool last = --request->live == 0;
+    if (!sequence->is_pin()) promised_blocks_ -= sequence->blocks_most();
     recorder_.finished(*sequence, last);
     if (last) {
         deadlines_.remove(request);

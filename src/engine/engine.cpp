@@ -209,6 +209,7 @@ Gauges Engine::gauges() const {
         .blocks_free = cache_.free_blocks(),
         .blocks_held = cache_.held_blocks(),
         .blocks_cached = cache_.cached_blocks(),
+        .blocks_trimmed = cache_.away_blocks(),
         .blocks_pinned = pins_.blocks(),
         .blocks_evicted = cache_.evictions(),
     };
@@ -218,6 +219,7 @@ EngineStats Engine::stats() {
     const std::lock_guard lock(table_lock_);
     return {
         .figures = recorder_.metrics().snapshot(gauges()),
+        .kv_bytes = memory_.kv.bytes_in_use(),
         .cost_ns = scheduler_.cost_model().coefficients(),
         .cost_error = scheduler_.cost_model().error(),
         .host_share = host_share_.share(),

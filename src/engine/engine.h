@@ -35,6 +35,8 @@
 
 namespace treadle {
 
+class LooseSlabs;
+
 struct EngineParams {
     int32_t max_sequences = 16;
     int32_t max_batch_tokens = 512;
@@ -82,6 +84,7 @@ struct StepReport {
 
 struct EngineStats {
     MetricsSnapshot figures;
+    uint64_t kv_bytes = 0;  // of the cache, without what was trimmed
     std::array<double, CostModel::coefficient_count>
         cost_ns{};  // of a pass, a row, a token, a token * context
     double cost_error = 0;
@@ -144,6 +147,8 @@ public:
     [[nodiscard]] Status sequence_tokens(uint64_t id, int32_t sequence, std::span<int32_t> out, size_t* count,
                                          Error* error);
     void poll(EventSink& sink, size_t capacity);
+    // Gives back the slabs of the cache that live requests and pins don't need, and what is cached in them; returns their bytes.
+    uint64_t trim();
     EngineStats stats();
     size_t metrics_text(std::span<char> out);          // bytes of the text; written only if it fits
     [[nodiscard]] Status write_trace(TextSink& sink);  // as JSON; STOPPED
@@ -199,8 +204,12 @@ private:
     void free_the_buried();
     void free_request(Request* request);
 
-    // Parts of submit, fork and pin. The fit_* run under the lock.
+    // Parts of submit, fork and pin. check_entry, take_in, claim_blocks and the fit_* run under the lock.
     Status enter(Owned<Request> request, uint64_t* id, Error* error);
+    Status check_entry(Request* request, Error* error) const;
+    uint64_t take_in(Owned<Request> request, int64_t now_ns);
+    bool claim_blocks(const Request& request, LooseSlabs* loose);
+    int64_t promised_blocks() const;
     Owned<Request> make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
                                 int32_t limit) const;
     void set_scope(RequestParams* params) const;
@@ -256,6 +265,8 @@ private:
     Request* graveyard_ = nullptr;  // through next_buried; freed by the next call that may take its time
     Deadlines deadlines_;
     PinList pins_;
+    int64_t promised_blocks_ =
+        0;  // that the live sequences fill at most, each counted as if it shared nothing; but for pins
     uint64_t arrivals_ = 0;
     EventList events_;
 };

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/limits.h"
 #include "engine/engine.h"
+#include "engine/loose_slabs.h"
 
 namespace treadle {
 namespace {
@@ -89,35 +90,54 @@ Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
         request->deadline_ns = request->params.deadline_us > (INT64_MAX - now) / 1000
                                    ? INT64_MAX
                                    : now + request->params.deadline_us * 1000;
-    {
+    for (LooseSlabs loose(backend_.get()); true; loose.allocate()) {
         const std::lock_guard lock(table_lock_);
-        if (unusable_ != Status::OK)
-            return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s",
-                        status_text(unusable_));
-        if (table_.full())
-            return fail(error, Status::FULL,
-                        "max_requests is %d and as many live; poll their final events or release them",
-                        params_.max_requests);
-        TREADLE_TRY(fit_among_pins(request.get(), error));
-        table_.add(request.get());
-        *id = request->id;
-        request->arrival = ++arrivals_;
-        if (request->params.scope.is_private &&
-            request->params.scope.salt == 0)  // one of its own, for its forks too
-            request->params.scope.salt = arrivals_;
-        for (const Owned<Sequence>& sequence : request->sequences)
-            sequence->cache.scope = request->params.scope;
-        if (request->deadline_ns != INT64_MAX) deadlines_.add(request.get());
-        if (request->params.pin) pins_.add(request.get());
-        request->in_mailbox = true;
-        mailbox_.sequences += static_cast<int32_t>(request->sequences.size());
-        Request* mail = request.release();
-        (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = mail;
-        mailbox_.newest = mail;
-        recorder_.submitted(*mail, now);
+        TREADLE_TRY(check_entry(request.get(), error));
+        if (claim_blocks(*request, &loose)) {
+            *id = take_in(std::move(request), now);
+            break;
+        }
+        if (loose.short_of_memory())
+            return fail(
+                error, Status::NOMEM,
+                "the KV cache was trimmed to %d blocks of %d, and there is no memory for those that the "
+                "request may need",
+                cache_.present(), cache_.total());
     }
     wake_host();
     return Status::OK;
+}
+
+Status Engine::check_entry(Request* request, Error* error) const {
+    if (unusable_ != Status::OK)
+        return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s",
+                    status_text(unusable_));
+    if (table_.full())
+        return fail(error, Status::FULL,
+                    "max_requests is %d and as many live; poll their final events or release them",
+                    params_.max_requests);
+    return fit_among_pins(request, error);
+}
+
+// Returns its id.
+uint64_t Engine::take_in(Owned<Request> entering, int64_t now_ns) {
+    Request* request = entering.release();
+    table_.add(request);
+    request->arrival = ++arrivals_;
+    CacheScope& scope = request->params.scope;
+    if (scope.is_private && scope.salt == 0) scope.salt = arrivals_;  // one of its own, for its forks too
+    for (const Owned<Sequence>& sequence : request->sequences) {
+        sequence->cache.scope = scope;
+        if (!sequence->is_pin()) promised_blocks_ += sequence->blocks_most();
+    }
+    if (request->deadline_ns != INT64_MAX) deadlines_.add(request);
+    if (request->params.pin) pins_.add(request);
+    request->in_mailbox = true;
+    mailbox_.sequences += static_cast<int32_t>(request->sequences.size());
+    (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = request;
+    mailbox_.newest = request;
+    recorder_.submitted(*request, now_ns);
+    return request->id;
 }
 
 // A prompt may end in the middle of a character, which the answer then completes: the text's state follows from all tokens.

@@ -26,6 +26,8 @@ void try_inits() {
     CHECK(TRY(engine_step_report_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_pin_params_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_stats_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
+    uint64_t bytes = 0;
+    CHECK(TRY(engine_trim, nullptr, &bytes) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_version) != nullptr);
     CHECK(TRY(engine_abi_version) == ENGINE_ABI_VERSION);
     CHECK(TRY(engine_status_name, INT32_MIN) != nullptr);

@@ -106,7 +106,7 @@ private:
     }
 
     void act_without_step() {
-        switch (random_.below(9)) {
+        switch (random_.below(10)) {
             case 0:
             case 1: submit(); break;
             case 2: cancel(); break;
@@ -120,6 +120,7 @@ private:
                     unpin(random_.below(static_cast<uint32_t>(pins_.size())), false);
                 }
                 break;
+            case 7: CHECK(engine_trim(host_.e, nullptr) == ENGINE_OK); break;
             default: poll(random_.below(6), random_.below(5) * random_.below(60)); break;
         }
     }
@@ -347,10 +348,10 @@ private:
         CHECK(stats.requests_submitted == seen_.size());
         CHECK(stats.requests_finished == seen_.size());
         CHECK(stats.requests_failed == 0);
-        CHECK(stats.kv_blocks_free + stats.kv_blocks_cached == info.kv_blocks);
+        CHECK(stats.kv_blocks_free + stats.kv_blocks_cached + stats.kv_blocks_trimmed == info.kv_blocks);
         CHECK(stats.kv_blocks_held == 0);
         CHECK(stats.running + stats.waiting + stats.waiting_poll == 0);
-        CHECK(report_.free_blocks == info.kv_blocks);
+        CHECK(report_.free_blocks + stats.kv_blocks_trimmed == info.kv_blocks);
     }
 
     static constexpr size_t pins_max = 3;

@@ -53,6 +53,7 @@ public:
     // NOMEM where the allocator failed.
     Status submit(const Submission& asked, uint64_t* id);
     Status cancel(uint64_t id) { return engine_->cancel(id); }
+    uint64_t trim() { return engine_->trim(); }
     Status release(uint64_t id) { return engine_->release(id); }
     Status info(uint64_t id, RequestInfo* out) { return engine_->request_info(id, out); }
     std::vector<int32_t> tokens(uint64_t id, int32_t sequence);

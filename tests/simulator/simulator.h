@@ -28,6 +28,7 @@ struct Coverage {
     int64_t cancelled_waiting = 0, cancelled_prompt = 0, cancelled_generating = 0, cancelled_in_pass = 0;
     int64_t released_live = 0, kept = 0, cut_steps = 0, pendings = 0, jumps = 0, room_full = 0,
             overtaken_most = 0;
+    int64_t trimmed = 0, trims_in_pass = 0;
     int64_t copies = 0, rows_without_write = 0, preemptions = 0, recomputed = 0, cached = 0, evicted = 0;
 
     struct Line {
@@ -106,6 +107,7 @@ private:
     void act_release_kept();
     void act_poll_some();
     void act_withhold_polls();
+    void act_trim();
     void act_jump_clock();
     void act_change_budget();
     void act_ask_stale();
@@ -137,6 +139,7 @@ private:
     void check_reason(const Live& live, LiveSequence& sequence, const PolledEvent& event);
     void check_tokens(const Live& live, bool whole);
     void check_pool_whole();
+    void check_all_trimmed();
     int64_t activity() const;
     const Live* first_in_rank() const;
 
