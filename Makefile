@@ -10,7 +10,7 @@ configured := $(build)/build.ninja
 compile = cmake --build $(build) $(if $(1),--target $(1)) </dev/null >&2
 
 .DEFAULT_GOAL := all
-.PHONY: all chat test simulate bench check format install clean help
+.PHONY: all chat plan test simulate bench check format install clean help
 .SUFFIXES:
 
 all: $(configured) ## build the libraries and the examples (PRESET=debug, clang, asan or tsan for other builds)
@@ -21,6 +21,10 @@ chat: ## talk to SmolLM2-135M-Instruct; installs, builds and fetches what is mis
 	@$(MAKE) --no-print-directory --silent $(configured)
 	@$(call compile,chat)
 	@model=$$(examples/fetch_model.sh) && { ! [ -t 0 ] || set -m; $(build)/chat "$$model"; }  # Ctrl-C is the chat's
+
+plan: $(configured) ## plan capacity: throughput per batch, what fits (ARGS="MODEL.gguf --bandwidth 20G --flops 200G --kv-bytes 1Gi")
+	@$(call compile,plan)
+	@$(build)/plan $(ARGS)
 
 test: ## run all tests; installs, builds and fetches what is missing
 	@$(tools)/setup.sh test

@@ -109,18 +109,18 @@ enum {
     ENGINE_BUSY = 4,                      /* another thread, or an outer call, is in engine_step        [unchanged] */
     ENGINE_BUFFER_TOO_SMALL = 5,          /* the size that is needed was returned                       [unchanged] */
     ENGINE_STALE_ID = 6,                  /* the request id was never made or is released               [unchanged] */
-    ENGINE_NOT_FOUND = 7,                 /* the file does not exist                                    [unchanged] */
-    ENGINE_IO = 8,                        /* the file is a directory, not readable, or a read failed    [unchanged] */
+    ENGINE_NOT_FOUND = 7,                 /* the file, or the folder to write it to, does not exist     [unchanged] */
+    ENGINE_IO = 8,                        /* a directory, no permission, or a read or write failed      [unchanged] */
     ENGINE_TRUNCATED = 9,                 /* the file is empty, or ends before what it announces        [unchanged] */
-    ENGINE_BAD_MAGIC = 10,                /* not a GGUF file                                            [unchanged] */
-    ENGINE_BAD_VERSION = 11,              /* not GGUF version 2 or 3                                    [unchanged] */
+    ENGINE_BAD_MAGIC = 10,                /* not a GGUF file; or where one is wanted, not a session     [unchanged] */
+    ENGINE_BAD_VERSION = 11,              /* not GGUF version 2 or 3, or a session of a later library   [unchanged] */
     ENGINE_CORRUPT = 12,                  /* the file contradicts itself or its format                  [unchanged] */
     ENGINE_LIMIT = 13,                    /* a count, length or size is beyond the library's limits     [unchanged] */
     ENGINE_UNSUPPORTED_ARCHITECTURE = 14, /* [unchanged] */
     ENGINE_UNSUPPORTED_TYPE = 15,         /* a tensor's type                                            [unchanged] */
     ENGINE_UNSUPPORTED_TOKENIZER = 16,    /* [unchanged] */
     ENGINE_UNSUPPORTED_TEMPLATE = 17,     /* chat messages for a model whose template is missing or unknown [unchanged] */
-    ENGINE_STOPPED = 18,                  /* the progress callback asked to stop                        [unchanged] */
+    ENGINE_STOPPED = 18,                  /* a progress or write callback asked to stop                 [unchanged] */
     ENGINE_INVALID_UTF8 = 19,             /* the message has the byte offset                            [unchanged] */
     ENGINE_TOKEN_OUT_OF_RANGE = 20,       /* [unchanged] */
     ENGINE_PROMPT_TOO_LONG = 21,          /* the prompt leaves no room for a token in the context       [unchanged] */
@@ -128,7 +128,8 @@ enum {
     ENGINE_FULL = 23,                     /* max_requests live already: poll and release first          [unchanged] */
     ENGINE_NOT_A_NUMBER = 24,             /* a request's logits are NaN or infinite; in its final event [ended] */
     ENGINE_UNUSABLE = 25,                 /* an earlier failure of a step ended the engine              [unusable] */
-    ENGINE_INTERNAL = 26                  /* a fault of the library: please report it                   [unusable] */
+    ENGINE_INTERNAL = 26,                 /* a fault of the library: please report it                   [unusable] */
+    ENGINE_WRONG_MODEL = 27               /* a session of another model or numerics_id; the message names both [unchanged] */
 };
 
 /* The name of a status, such as "ENGINE_NOMEM", and a sentence about it. Never NULL; static lifetime. */
@@ -174,6 +175,9 @@ typedef int32_t (*engine_progress_fn)(void* user, uint64_t done_bytes, uint64_t 
 
 /* Reads `size` bytes at `offset` into `destination`: 0 for success, anything else for failure. Called by the loading thread. */
 typedef int32_t (*engine_read_fn)(void* user, uint64_t offset, void* destination, size_t size);
+
+/* Receives the next `size` bytes: 0 for success, anything else stops the call (ENGINE_STOPPED). Called by the calling thread. */
+typedef int32_t (*engine_write_fn)(void* user, const void* bytes, size_t size);
 
 /* ---------------------------------------------------------------------------------------------------------------- models */
 
@@ -403,6 +407,8 @@ typedef struct engine_request_params {
                                  the time an answer takes what others have asked. Default: 0 */
     int32_t prefix_cache;     /* 0: it shares blocks with its own samples and forks only, and leaves none behind. Default: 1 */
     int32_t generated_tail;   /* so many last tokens of the prompt count as generated: an answer that goes on. Default: 0 */
+    int32_t beam_width;       /* hypotheses of a beam search, see below; 1: off. 1 .. 32, at most max_sequences. Default: 1 */
+    float length_penalty;     /* of a beam search: above 0 it favours long answers, below 0 short ones. -4 .. 4. Default: 1 */
 } engine_request_params;
 ENGINE_API engine_status engine_request_params_init(engine_request_params* params, size_t size);
 
@@ -415,6 +421,25 @@ ENGINE_API engine_status engine_request_params_init(engine_request_params* param
  * POOL_TOO_SMALL, FULL, LIMIT, NOMEM, UNUSABLE: nothing was taken in. */
 ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
                                        engine_error* error);
+
+/* Beam search: with a beam_width above 1, a request looks for likely answers instead of choosing one token after another. Of all
+ * ways to continue its hypotheses by a token it keeps the `beam_width` with the best scores:
+ *
+ *     score = sum of the log-probabilities of the tokens / (number of these tokens) ^ length_penalty
+ *
+ * the length normalisation of Wu et al. 2016 (arXiv 1609.08144, section 7), without an offset. Equal scores go by the rank of the
+ * parent, then by the lower token id. A hypothesis that ends, by an end or stop token or a stop string, is kept aside. The search
+ * is over when beam_width hypotheses have ended or none that goes on can be among the best any more, and at max_tokens (-1: as
+ * many as fit the pool). Then the best `samples` of them (1 .. beam_width) are told, the best as sequence 0: for each its TOKEN
+ * events, with `logprob`, and FINISHED with `score`. There are no events of tokens before that, and until then its sequences are
+ * just the prompt. A search that is cancelled, fails or meets its deadline tells no tokens. Should there be fewer hypotheses than
+ * samples, in a tiny vocabulary, the last sequences have no tokens; whichever has none, has the score -infinity. The hypotheses
+ * share the blocks of what they have in common; they are admitted and preempted together.
+ *
+ * temperature, top_k, top_p, min_p and logprobs must be at their defaults (INVALID_ARGUMENT); seed and first_sample mean nothing.
+ * POOL_TOO_SMALL tells that kv_blocks is less than the worst case: the whole blocks of the prompt, and beam_width times (the
+ * blocks of a whole answer + 1). A fork of a hypothesis is a plain request unless its own parameters say otherwise. In the stats
+ * its tokens count when they are told, and it has no part in the times to the first token and between tokens. */
 
 /* A new request that goes on from the first `position` tokens of a sequence (1 .. its length), live or over: for another way to
  * continue, with its own draws and, if wanted, other parameters. Nothing is computed twice as long as the blocks are in the
@@ -513,6 +538,61 @@ ENGINE_API engine_status engine_request_get_info(engine* e, engine_request id, e
 ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence, int32_t* tokens,
                                                 size_t capacity, size_t* count);
 
+/* -------------------------------------------------------------------------------------------------------------- sessions */
+
+/* A session is a sequence put into bytes: its tokens and all that chooses the next ones, a few KB with a checksum. Restored, in
+ * this engine, another one or another process, it goes on as if nothing had happened: keys and values are computed again as far
+ * as the prefix cache lacks them, and what was polled before the save and what is polled after the restore are together, byte
+ * for byte, what an undisturbed request delivers. Saving leaves the request alone, and may happen at any time, also while a
+ * step runs, when the request has ended (until it is released), and when the engine is unusable. */
+
+/* Puts the first `position` tokens of a sequence (1 .. its length) into the caller's buffer, as the beginning of an answer that
+ * goes on; or with -1 all of it as it is, its end included. *size is the number of bytes, also with BUFFER_TOO_SMALL (then
+ * nothing is written); buffer may be NULL if capacity is 0. A sequence that lives may have grown since it was asked for its size.
+ * One that ended with ENGINE_FINISH_ERROR is saved as one that goes on. A beam search is saved when it is over, each of the best
+ * for itself; a pin has nothing to save. Errors: STALE_ID, INVALID_ARGUMENT, BUFFER_TOO_SMALL, NOMEM. */
+ENGINE_API engine_status engine_session_save(engine* e, engine_request id, int32_t sequence, int32_t position, void* buffer,
+                                             size_t capacity, size_t* size, engine_error* error);
+
+/* The same through a callback, which gets all bytes in order in one or more calls (STOPPED if one of them fails), and into a
+ * file, which is replaced in one act: whatever happens, it holds the old session or the new one, whole; with OK the new one is
+ * on the disk. A new file is readable by its owner only, an old one keeps its mode; a symbolic link is replaced, not followed.
+ * Errors besides: IO, NOT_FOUND. */
+ENGINE_API engine_status engine_session_save_callback(engine* e, engine_request id, int32_t sequence, int32_t position,
+                                                      engine_write_fn write, void* user, engine_error* error);
+ENGINE_API engine_status engine_session_save_file(engine* e, engine_request id, int32_t sequence, int32_t position,
+                                                  const char* path, engine_error* error);
+
+/* What is not in a session, since it is the host's to say; the fields mean what they mean in engine_request_params. */
+typedef struct engine_session_params {
+    uint32_t struct_size;
+    int32_t keep;          /* Default: 0 */
+    int32_t priority;      /* ENGINE_PRIORITY_… Default: normal */
+    int32_t prefix_cache;  /* Default: 1 */
+    int32_t logprobs;      /* 0 .. 20; -1: as saved. Default: -1 */
+    uint64_t user_data;    /* Default: 0 */
+    int64_t deadline_us;   /* from now. Default: 0 */
+    uint64_t cache_salt;   /* Default: 0 */
+} engine_session_params;
+ENGINE_API engine_status engine_session_params_init(engine_session_params* params, size_t size);
+
+/* Submits a session, as a new request with one sequence, 0. Text that was generated but not yet polled when it was saved comes
+ * first, in ENGINE_EVENT_TEXT events; the tokens behind it are not told again (engine_sequence_tokens has them). max_tokens and
+ * generated_tokens count them. A session of a sequence that had ended gives a request that has ended, with the same reason: its
+ * final event waits to be polled, and with `keep` its tokens can be read and forked, for a next turn. `params`: NULL for the
+ * defaults. Errors: WRONG_MODEL; TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, INVALID_UTF8, TOKEN_OUT_OF_RANGE for bytes
+ * that are no whole, undamaged session; those of engine_submit: nothing was taken in. */
+ENGINE_API engine_status engine_session_restore(engine* e, const void* bytes, size_t size,
+                                                const engine_session_params* params, engine_request* id,
+                                                engine_error* error);
+
+/* The same through a read callback over `size` bytes, and from a file. Errors besides: IO, NOT_FOUND. */
+ENGINE_API engine_status engine_session_restore_callback(engine* e, engine_read_fn read, void* user, uint64_t size,
+                                                         const engine_session_params* params, engine_request* id,
+                                                         engine_error* error);
+ENGINE_API engine_status engine_session_restore_file(engine* e, const char* path, const engine_session_params* params,
+                                                     engine_request* id, engine_error* error);
+
 /* ------------------------------------------------------------------------------------------------------ stepping, polling */
 
 typedef struct engine_step_params {
@@ -582,6 +662,7 @@ typedef struct engine_event {
     int32_t generated_tokens;  /* FINISHED */
     int32_t cached_tokens;     /* FINISHED: of the prompt, found in the cache when it started */
     int32_t last;              /* FINISHED: 1 if the request has no more events */
+    float score;               /* FINISHED: of a beam search's hypothesis, else 0 */
 } engine_event;
 
 typedef struct engine_logprob {
@@ -665,14 +746,65 @@ ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats);
  * capacity is 0. */
 ENGINE_API engine_status engine_metrics_text(engine* e, char* text, size_t capacity, size_t* size);
 
-/* Receives the next `size` bytes: 0 for success, anything else stops the call (ENGINE_STOPPED). */
-typedef int32_t (*engine_write_fn)(void* user, const void* bytes, size_t size);
-
 /* Writes what the engine did and when as Chrome trace JSON, which opens in Perfetto and chrome://tracing: the phases of steps,
  * and per sequence its waiting, its pieces of prompt, its tokens and preemptions. It has the newest engine_params.trace_events
  * events; without any it is an empty trace. `write` is called in pieces of up to 64 KiB; steps may run meanwhile. It may
  * call the engine, but not engine_destroy. Errors: STOPPED, NOMEM. */
 ENGINE_API engine_status engine_trace_write(engine* e, engine_write_fn write, void* user);
+
+/* -------------------------------------------------------------------------------------------------------------- planning */
+
+/* How keys or values are kept in the cache. So far engines keep both in f16; plans can be made for all. */
+enum {
+    ENGINE_KV_F16 = 0,  /* 2 bytes a value */
+    ENGINE_KV_Q8_0 = 1, /* 34 bytes per 32 values */
+    ENGINE_KV_TBQ4 = 2  /* 66 bytes per 128 values; 34 bytes per 64 where head_dim is 64 */
+};
+
+/* A model, a machine and a load. The shape of the cache is given as layers, kv_heads and head_dim, or as kv_token_bytes_f16 with
+ * layers and kv_heads 0. */
+typedef struct engine_plan_params {
+    uint32_t struct_size;
+    int32_t layers;               /* that keep keys and values */
+    int32_t kv_heads;
+    int32_t head_dim;             /* needed in both forms: groups of a type must divide it. Default: 128 */
+    int32_t key_type;             /* ENGINE_KV_… Default: f16; likewise below */
+    int32_t value_type;
+    int32_t batch;                /* sequences in a pass. Default: 1 */
+    int32_t context_tokens;       /* that each of them reads, on the average; 0: leaves the KV reads out. Default: 0 */
+    int32_t sequence_tokens;      /* length at which sequences are counted into the cache. Default: 8192 */
+    uint64_t kv_token_bytes_f16;  /* keys and values of a token in all layers, were they f16 */
+    uint64_t kv_bytes;            /* memory for the cache */
+    uint64_t weight_bytes;        /* that a pass reads: all of a dense model */
+    uint64_t bandwidth;           /* of the memory they lie in, bytes per second */
+    uint64_t token_flops;         /* for one token: two per weight that it meets */
+    uint64_t usable_flops;        /* that the machine really reaches on this work, per second */
+} engine_plan_params;
+ENGINE_API engine_status engine_plan_params_init(engine_plan_params* params, size_t size);
+
+typedef struct engine_plan {
+    uint32_t struct_size;
+    uint64_t kv_token_bytes;          /* with the chosen types */
+    uint64_t kv_block_bytes;          /* of 16 tokens */
+    uint64_t kv_blocks;               /* that fit kv_bytes; for engine_params */
+    uint64_t kv_tokens;               /* 16 * kv_blocks */
+    uint64_t sequences;               /* of sequence_tokens each that fit; each takes whole blocks */
+    double weights_us;                /* to read the weights, once per pass */
+    double compute_us;                /* to multiply the rows of `batch` sequences by them */
+    double kv_read_us;                /* to read the context of each */
+    double pass_us;                   /* the longer of the first two, and the third */
+    double tokens_per_second;         /* batch / pass_us */
+    double tokens_per_second_max;     /* that no batch exceeds */
+    int64_t crossover_batch;          /* from which on batching is no longer nearly free: computing takes as long as reading the
+                                         weights */
+    int64_t crossover_batch_context;  /* the same with the KV reads of context_tokens, which move it down */
+} engine_plan;
+ENGINE_API engine_status engine_plan_init(engine_plan* plan, size_t size);
+
+/* What a batch yields and what fits, before anything is loaded: pass_us = max(weight_bytes / bandwidth, batch * token_flops /
+ * usable_flops) + batch * context_tokens * kv_token_bytes / bandwidth. Errors: INVALID_ARGUMENT and LIMIT with field and value,
+ * STRUCT_SIZE. */
+ENGINE_API engine_status engine_plan_capacity(const engine_plan_params* params, engine_plan* plan, engine_error* error);
 
 #ifdef __cplusplus
 }

@@ -61,7 +61,8 @@ Status create(engine_model* model, const engine_params* in, engine** out, Error*
     const BackendParams backend_params = {model->threads, model->parallel_for, wanted.clock};
     TREADLE_TRY(
         model->model->weight_store().make_backend(backend_params, owner.handle->memory, &backend, error));
-    const EngineModel parts = {&model->program, &model->model->rope_table(), &model->model->vocabulary()};
+    const EngineModel parts = {&model->program, &model->model->rope_table(), &model->model->vocabulary(),
+                               model->model->facts().fingerprint, model->model->weight_store().numerics_id()};
     TREADLE_TRY(make_engine(owner.handle->memory, parts, model->model->hyper_parameters().context, wanted,
                             std::move(backend), &owner.handle->core, error));
     *out = std::exchange(owner.handle, nullptr);

@@ -21,6 +21,8 @@ engine_request_params default_request_params() {
     params.samples = 1;
     params.priority = ENGINE_PRIORITY_NORMAL;
     params.prefix_cache = 1;
+    params.beam_width = 1;
+    params.length_penalty = 1;
     return params;
 }
 
@@ -56,6 +58,33 @@ Status read_stops(const engine_request_params& in, const Vocabulary& vocabulary,
     return out->stops.build(strings, error);
 }
 
+// A beam search chooses by probability alone; what would draw, or look at the text, has no meaning in it.
+Status read_beams(const engine_request_params& in, RequestParams* out, Error* error) {
+    const auto number = [](float value) { return static_cast<double>(value); };
+    if (in.beam_width < 1 || in.beam_width > limits::beam_width_max)
+        return fail(error, Status::INVALID_ARGUMENT, "beam_width is %d, must be 1 (off) to %d", in.beam_width,
+                    limits::beam_width_max);
+    if (!(in.length_penalty >= -4 && in.length_penalty <= 4))
+        return fail(error, Status::INVALID_ARGUMENT, "length_penalty is %.9g, must be -4 to 4",
+                    number(in.length_penalty));
+    out->beam_width = in.beam_width;
+    out->length_penalty = in.length_penalty;
+    if (in.beam_width == 1) return Status::OK;
+    const auto refuse = [&](const char* field, double value, double wanted) {
+        return fail(error, Status::INVALID_ARGUMENT, "%s is %.9g, with a beam_width it must be %g", field,
+                    value, wanted);
+    };
+    if (in.temperature != 0) return refuse("temperature", number(in.temperature), 0);
+    if (in.top_k != 0) return refuse("top_k", in.top_k, 0);
+    if (in.top_p != 1) return refuse("top_p", number(in.top_p), 1);
+    if (in.min_p != 0) return refuse("min_p", number(in.min_p), 0);
+    if (in.logprobs != 0) return refuse("logprobs", in.logprobs, 0);
+    if (in.samples > in.beam_width)
+        return fail(error, Status::INVALID_ARGUMENT, "samples is %d, must be 1 to the beam_width of %d",
+                    in.samples, in.beam_width);
+    return Status::OK;
+}
+
 Status read_request(const engine_request_params& in, const Vocabulary& vocabulary, Memory* memory,
                     RequestParams* out, Error* error) {
     if (in.max_tokens == 0 || in.max_tokens < -1)
@@ -76,6 +105,7 @@ Status read_request(const engine_request_params& in, const Vocabulary& vocabular
         return fail(error, Status::INVALID_ARGUMENT, "samples is %d, must be 1 to %d", in.samples,
                     limits::samples_max);
     out->samples = in.samples;
+    TREADLE_TRY(read_beams(in, out, error));
     if (in.deadline_us < 0)
         return fail(error, Status::INVALID_ARGUMENT, "deadline_us is %lld, must not be negative",
                     static_cast<long long>(in.deadline_us));
@@ -145,7 +175,7 @@ public:
         value.user_data = request.params.user_data;
         value.position = event.position;
         value.token = event.token;
-        value.logprob = event.logprob;
+        (event.kind == EventKind::finished ? value.score : value.logprob) = event.logprob;
         value.text_offset = used;
         value.text_bytes = event.text_bytes;
         if (event.text_bytes > 0) sequence.room.copy_oldest_text(bytes_ + used);
@@ -161,7 +191,7 @@ public:
             value.finish_reason = static_cast<int32_t>(sequence.finish_reason);
             if (sequence.finish_reason == FinishReason::error)
                 value.status = static_cast<engine_status>(request.failure.status);
-            value.generated_tokens = sequence.generated();
+            value.generated_tokens = event.position - sequence.prompt_tokens;
             value.cached_tokens = std::max(sequence.cached_tokens, 0);
             value.last = event.last ? 1 : 0;
         }

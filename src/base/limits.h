@@ -52,6 +52,7 @@ constexpr int32_t kv_slabs_max = 64;
 
 constexpr int32_t requests_max = 1 << 20;
 constexpr int32_t samples_max = 128;  // sequences of a request
+constexpr int32_t beam_width_max = 32;
 constexpr int32_t batch_tokens_max = 1 << 16;
 constexpr int32_t sequences_max = 4096;
 constexpr int32_t threads_max = 256;

@@ -12,34 +12,35 @@ namespace treadle {
 // X(number, NAME, text, aftermath)
 //   unchanged: the call did nothing · ended: the request ended, its neighbours did not notice
 //   unusable: only poll and destroy work
-#define TREADLE_STATUS_LIST(X)                                                                        \
-    X(0, OK, "success", unchanged)                                                                    \
-    X(1, INVALID_ARGUMENT, "an argument is null or out of range", unchanged)                          \
-    X(2, STRUCT_SIZE, "a struct_size is unknown to this library, or its tail is not zero", unchanged) \
-    X(3, NOMEM, "out of memory", unchanged)                                                           \
-    X(4, BUSY, "another thread or an outer call is in a function that only one may run", unchanged)   \
-    X(5, BUFFER_TOO_SMALL, "the caller's buffer is too small", unchanged)                             \
-    X(6, STALE_ID, "the id names no live request", unchanged)                                         \
-    X(7, NOT_FOUND, "the file does not exist", unchanged)                                             \
-    X(8, IO, "the file could not be opened or read", unchanged)                                       \
-    X(9, TRUNCATED, "the file ends before what its header announces", unchanged)                      \
-    X(10, BAD_MAGIC, "the file is not GGUF", unchanged)                                               \
-    X(11, BAD_VERSION, "the file has a GGUF version that is not supported", unchanged)                \
-    X(12, CORRUPT, "the file contradicts itself or its format", unchanged)                            \
-    X(13, LIMIT, "a count, length or size is beyond the library's limits", unchanged)                 \
-    X(14, UNSUPPORTED_ARCHITECTURE, "the model's architecture is not supported", unchanged)           \
-    X(15, UNSUPPORTED_TYPE, "a tensor's type is not supported", unchanged)                            \
-    X(16, UNSUPPORTED_TOKENIZER, "the model's tokenizer is not supported", unchanged)                 \
-    X(17, UNSUPPORTED_TEMPLATE, "the model's chat template is missing or not supported", unchanged)   \
-    X(18, STOPPED, "a callback of the host asked to stop", unchanged)                                 \
-    X(19, INVALID_UTF8, "text is not valid UTF-8", unchanged)                                         \
-    X(20, TOKEN_OUT_OF_RANGE, "a token id is not in the vocabulary", unchanged)                       \
-    X(21, PROMPT_TOO_LONG, "the prompt does not fit the model's context", unchanged)                  \
-    X(22, POOL_TOO_SMALL, "the request can never fit the pool of cache blocks", unchanged)            \
-    X(23, FULL, "the engine holds as many requests as it was made for", unchanged)                    \
-    X(24, NOT_A_NUMBER, "the model's output for a request is not a number", ended)                    \
-    X(25, UNUSABLE, "an earlier error left the engine unusable", unusable)                            \
-    X(26, INTERNAL, "the library found itself in a state it should not reach", unusable)
+#define TREADLE_STATUS_LIST(X)                                                                            \
+    X(0, OK, "success", unchanged)                                                                        \
+    X(1, INVALID_ARGUMENT, "an argument is null or out of range", unchanged)                              \
+    X(2, STRUCT_SIZE, "a struct_size is unknown to this library, or its tail is not zero", unchanged)     \
+    X(3, NOMEM, "out of memory", unchanged)                                                               \
+    X(4, BUSY, "another thread or an outer call is in a function that only one may run", unchanged)       \
+    X(5, BUFFER_TOO_SMALL, "the caller's buffer is too small", unchanged)                                 \
+    X(6, STALE_ID, "the id names no live request", unchanged)                                             \
+    X(7, NOT_FOUND, "the file or its folder does not exist", unchanged)                                   \
+    X(8, IO, "the file could not be opened, read or written", unchanged)                                  \
+    X(9, TRUNCATED, "the file ends before what its header announces", unchanged)                          \
+    X(10, BAD_MAGIC, "the file is not of the kind that is wanted: a GGUF model, or a session", unchanged) \
+    X(11, BAD_VERSION, "the file has a version of its format that is not supported", unchanged)           \
+    X(12, CORRUPT, "the file contradicts itself or its format", unchanged)                                \
+    X(13, LIMIT, "a count, length or size is beyond the library's limits", unchanged)                     \
+    X(14, UNSUPPORTED_ARCHITECTURE, "the model's architecture is not supported", unchanged)               \
+    X(15, UNSUPPORTED_TYPE, "a tensor's type is not supported", unchanged)                                \
+    X(16, UNSUPPORTED_TOKENIZER, "the model's tokenizer is not supported", unchanged)                     \
+    X(17, UNSUPPORTED_TEMPLATE, "the model's chat template is missing or not supported", unchanged)       \
+    X(18, STOPPED, "a callback of the host asked to stop", unchanged)                                     \
+    X(19, INVALID_UTF8, "text is not valid UTF-8", unchanged)                                             \
+    X(20, TOKEN_OUT_OF_RANGE, "a token id is not in the vocabulary", unchanged)                           \
+    X(21, PROMPT_TOO_LONG, "the prompt does not fit the model's context", unchanged)                      \
+    X(22, POOL_TOO_SMALL, "the request can never fit the pool of cache blocks", unchanged)                \
+    X(23, FULL, "the engine holds as many requests as it was made for", unchanged)                        \
+    X(24, NOT_A_NUMBER, "the model's output for a request is not a number", ended)                        \
+    X(25, UNUSABLE, "an earlier error left the engine unusable", unusable)                                \
+    X(26, INTERNAL, "the library found itself in a state it should not reach", unusable)                  \
+    X(27, WRONG_MODEL, "the session was saved with another model or other numerics", unchanged)
 
 enum class Status : int32_t {
 #define TREADLE_STATUS_VALUE(number, name, text, aftermath) name = number,

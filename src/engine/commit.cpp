@@ -62,6 +62,10 @@ void Engine::append_token(Sequence* sequence, size_t logit_row, StepReport* repo
         finish(sequence, FinishReason::error);
         return;
     }
+    if (sequence->request->beams != nullptr) {
+        commit_beam(sequence, report);
+        return;
+    }
     const int32_t token = sampled.token.token;
     sequence->tokens.push_back(token);
     report->tokens_produced++;
@@ -99,6 +103,7 @@ bool Engine::ends(const Sequence& sequence, int32_t token) const {
 EventNode* Engine::push_event(Sequence* sequence, EventKind kind, std::string_view text) {
     EventNode* event = sequence->room.push(kind, text);
     event->sequence = sequence;
+    sequence->told_bytes += text.size();
     events_.append(event);
     return event;
 }
@@ -117,6 +122,10 @@ void Engine::finish_all(Request* request, FinishReason reason) {
 // The one way to the state `finished`. Text that was held back is delivered, except after a stop string.
 void Engine::finish(Sequence* sequence, FinishReason reason) {
     Request* request = sequence->request;
+    if (request->beams != nullptr) {
+        end_beams(request, reason);
+        return;
+    }
     sequence->state = SequenceState::finished;
     sequence->finish_reason = reason;
     const bool last = --request->live == 0;
@@ -127,15 +136,19 @@ void Engine::finish(Sequence* sequence, FinishReason reason) {
         pins_.remove(request);
     }
     if (!request->released && !request->params.pin) {
-        const StopResult held = sequence->text.finish(request->params.stops, text_scratch_.data());
-        if (held.bytes > 0)
-            push_event(sequence, EventKind::text, {text_scratch_.data(), held.bytes})->position =
-                sequence->length();
+        push_held_text(sequence);
         EventNode* event = push_event(sequence, EventKind::finished, {});
         event->position = sequence->length();
         event->last = last;
     }
     if (!sequence->in_pass) leave(sequence);
+}
+
+void Engine::push_held_text(Sequence* sequence) {
+    const StopResult held = sequence->text.finish(sequence->request->params.stops, text_scratch_.data());
+    if (held.bytes > 0)
+        push_event(sequence, EventKind::text, {text_scratch_.data(), held.bytes})->position =
+            told_length(*sequence);
 }
 
 // A finished sequence that no pass names lets its blocks go, and its request goes for good if the host gave it up.

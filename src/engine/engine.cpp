@@ -136,14 +136,15 @@ Status Engine::request_info(uint64_t id, RequestInfo* out) {
         if (first_live == nullptr && !sequence->finished()) first_live = sequence.get();
         out->prompt_tokens_done =
             std::max(out->prompt_tokens_done, std::min(sequence->computed_most, sequence->prompt_tokens));
-        out->generated_tokens += sequence->generated();
+        if (sequence->index < request->params.samples)
+            out->generated_tokens += told_length(*sequence) - sequence->prompt_tokens;
     }
     const Sequence& one = first_live == nullptr ? *request->sequences.front() : *first_live;
     out->state = one.state;
     out->waits_for_poll = first_live != nullptr && !one.runnable();
     out->paused = first_live != nullptr && request->params.priority == Priority::paused &&
                   one.state != SequenceState::pinned;
-    out->sequences = static_cast<int32_t>(request->sequences.size());
+    out->sequences = request->params.samples;
     out->prompt_tokens = one.prompt_tokens;
     out->cached_tokens = std::max(request->sequences.front()->cached_tokens, 0);
     if (one.state == SequenceState::waiting && !out->paused) {
@@ -165,13 +166,13 @@ Status Engine::sequence_tokens(uint64_t id, int32_t index, std::span<int32_t> ou
     const std::lock_guard lock(table_lock_);
     const Request* request = table_.find(id);
     if (request == nullptr) return Status::STALE_ID;
-    if (index < 0 || static_cast<size_t>(index) >= request->sequences.size())
-        return fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %zu", index,
-                    request->sequences.size());
-    const auto& tokens = request->sequences[static_cast<size_t>(index)]->tokens;
-    *count = tokens.size();
-    if (tokens.size() > out.size()) return Status::BUFFER_TOO_SMALL;
-    std::copy(tokens.begin(), tokens.end(), out.begin());
+    if (index < 0 || index >= request->params.samples)
+        return fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %d", index,
+                    request->params.samples);
+    const Sequence& sequence = *request->sequences[static_cast<size_t>(index)];
+    *count = static_cast<size_t>(told_length(sequence));
+    if (*count > out.size()) return Status::BUFFER_TOO_SMALL;
+    std::copy_n(sequence.tokens.begin(), *count, out.begin());
     return Status::OK;
 }
 
@@ -188,6 +189,7 @@ void Engine::poll(EventSink& sink, size_t capacity) {
             if (!sink.take(*node, sequence->room.logprobs_of(node))) break;
             events_.remove(node);
             sequence->room.pop();
+            if (request->beams != nullptr) tell_beams(request);
             goes_on |= !had_room && !sequence->finished() && sequence->room.has_room();
             if (!last || request->params.keep) continue;
             request->released = true;

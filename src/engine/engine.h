@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "base/hooks.h"
@@ -36,6 +37,7 @@
 namespace treadle {
 
 class LooseSlabs;
+struct SessionState;
 
 struct EngineParams {
     int32_t max_sequences = 16;
@@ -60,6 +62,18 @@ struct EngineModel {
     const Program* program;
     const RopeTable* rope;
     const Vocabulary* vocabulary;
+    uint64_t fingerprint = 0;  // what sessions are saved with, and must have to be restored
+    const char* numerics_id = "";
+};
+
+// What a host may ask anew of a session that it restores; all else is in the session.
+struct RestoreParams {
+    Priority priority = Priority::normal;
+    bool keep = false;
+    CacheScope scope;
+    int64_t deadline_us = 0;
+    uint64_t user_data = 0;
+    int32_t logprobs = -1;  // as saved
 };
 
 struct StepParams {
@@ -146,6 +160,13 @@ public:
     [[nodiscard]] Status request_info(uint64_t id, RequestInfo* out);
     [[nodiscard]] Status sequence_tokens(uint64_t id, int32_t sequence, std::span<int32_t> out, size_t* count,
                                          Error* error);
+    // Any thread. A sequence as a session: all of it as it is, its end included, or its first `position` tokens as the
+    // beginning of an answer that goes on. Works on an unusable engine too.
+    [[nodiscard]] Status save_session(uint64_t id, int32_t sequence, std::optional<int32_t> position,
+                                      SessionState* out, Error* error);
+    // Any thread. Submits what was saved, to go on as if nothing had happened. Text that the host hadn't got is told first.
+    [[nodiscard]] Status restore_session(const SessionState& state, const RestoreParams& asked, uint64_t* id,
+                                         Error* error);
     void poll(EventSink& sink, size_t capacity);
     // Gives back the slabs of the cache that live requests and pins don't need, and what is cached in them; returns their bytes.
     uint64_t trim();
@@ -191,6 +212,20 @@ private:
     bool ends(const Sequence& sequence, int32_t token) const;
     EventNode* push_event(Sequence* sequence, EventKind kind, std::string_view text);
     void push_progress(Sequence* sequence);
+    void push_held_text(Sequence* sequence);
+
+    // Beam search (beams.cpp); all but the first two run under the lock.
+    Status collect_candidates(const Sequence& sequence, const RowResult& row);
+    BeamEnd end_of_beam(const Sequence& sequence, int32_t token) const;
+    bool says_stop(BeamGroup& beams, const StopSet& stops, int32_t token, TextStream* text) const;
+    void commit_beam(Sequence* sequence, StepReport* report);
+    void place_children(Request* request, std::span<const BeamChoice> choices);
+    void copy_beam(const Sequence& from, Sequence* to);
+    void clear_beam(Sequence* sequence);
+    void tell_best(Request* request, StepReport* report);
+    void end_beams(Request* request, FinishReason reason);
+    void tell_beams(Request* request);
+    void tell_beam_token(Sequence* sequence, int32_t index);
 
     // The end of a request. finish, leave, bury_if_unnamed and drop_events run under the lock.
     void order(Request* request);
@@ -204,26 +239,54 @@ private:
     void free_the_buried();
     void free_request(Request* request);
 
-    // Parts of submit, fork and pin. check_entry, take_in, claim_blocks and the fit_* run under the lock.
+    // Parts of submit, fork, pin, save and restore. check_entry, take_in, claim_blocks and the fit_* run under the lock.
+    struct Borrowed;
     Status enter(Owned<Request> request, uint64_t* id, Error* error);
     Status check_entry(Request* request, Error* error) const;
     uint64_t take_in(Owned<Request> request, int64_t now_ns);
     bool claim_blocks(const Request& request, LooseSlabs* loose);
     int64_t promised_blocks() const;
-    Owned<Request> make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
-                                int32_t limit) const;
-    void set_scope(RequestParams* params) const;
+    Owned<Request> make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t limit,
+                                int32_t wanted_limit) const;
     Status fit_among_pins(Request* request, Error* error) const;
+    Status fit_beams(Request* request, int32_t blocks, Error* error) const;
     Status fit_pin(const Request& pin, Error* error) const;
-    Request* borrow(uint64_t id, int32_t sequence, int32_t position, Status* status, Error* error);
+    Status borrow(uint64_t id, int32_t sequence, std::optional<int32_t> position, Borrowed* out,
+                  Error* error);
     void give_back(Request* request);
+    CacheScope scope_of(CacheScope asked) const;
+    uint64_t told_by(const Sequence& sequence, int32_t position) const;
+    Status tell_again(Sequence* sequence, FinishReason over, uint64_t delivered_bytes, Error* error) const;
 
     Gauges gauges() const;
     int64_t pass_budget_ns() const;
     int64_t until_deadline_us(int64_t now_ns) const;
     void wake_host();
+    void begin(Request* request) const;
     void begin_text(Sequence* sequence) const;
-    Status limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limit, Error* error) const;
+    Status limit_of(int32_t prompt_tokens, int32_t wanted_limit, int32_t* limit, Error* error) const;
+    Status limit_of_beams(int32_t width, int32_t prompt_tokens, bool as_many_as_fit, int32_t* limit,
+                          Error* error) const;
+    void make_beams(Request* request) const;
+
+    // A request that stays in memory as long as this lives; its parameters and the tokens before `position` don't change.
+    struct Borrowed {
+        Borrowed() = default;
+        Borrowed(const Borrowed&) = delete;
+        Borrowed& operator=(const Borrowed&) = delete;
+        ~Borrowed() {
+            if (request != nullptr) engine->give_back(request);
+        }
+        Engine* engine = nullptr;
+        Request* request = nullptr;
+        const Sequence* sequence = nullptr;
+        int32_t position = 0;
+        // As they were when it was borrowed.
+        bool is_searching = false;
+        FinishReason finish_reason = FinishReason::none;
+        uint64_t delivered_bytes = 0;
+        uint64_t forks = 0;
+    };
 
     MemorySet& memory_;
     EngineModel model_;

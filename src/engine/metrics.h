@@ -111,6 +111,7 @@ struct Metrics {
         counters.generated_tokens++;
         itl_us.add(since_last_us);
     }
+    void on_tokens_at_once(int32_t tokens) { counters.generated_tokens += tokens; }  // no time between them
     void on_finish(FinishReason reason, int64_t since_submit_us) {
         const auto i = static_cast<size_t>(reason);
         if (i < finish_reasons_max) counters.requests_finished_by[i]++;

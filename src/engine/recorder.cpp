@@ -72,7 +72,9 @@ void Recorder::produced(Sequence& sequence) {
 void Recorder::finished(Sequence& sequence, bool last) {
     const bool waits = sequence.queue != nullptr && !sequence.is_whole_pin();
     if (waits) end_wait(sequence);
-    trace_.finish(&sequence.record.track, now_ns_, sequence.finish_reason);
+    // One that is over as it enters does so between steps, after their time.
+    trace_.finish(&sequence.record.track, std::max(now_ns_, sequence.record.waiting_since_ns),
+                  sequence.finish_reason);
     if (last && !sequence.is_pin())
         metrics_.on_finish(sequence.finish_reason, us_between(sequence.request->submitted_ns, now_ns_));
 }

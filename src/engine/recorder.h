@@ -29,6 +29,9 @@ public:
     void set_back(Sequence& sequence, int32_t tokens, bool preempted) override;
     void computed(const PlanRow& row, bool prompt, int64_t pass_start_ns);
     void produced(Sequence& sequence);  // its newest token
+    void produced_at_once(int32_t tokens) {
+        metrics_.on_tokens_at_once(tokens);
+    }  // by a beam search, at its end
     void finished(Sequence& sequence, bool last);
     void pass(const StepPlan& plan);  // has ended
     void phase(TracePhase phase, int64_t start_ns, int64_t end_ns) { trace_.phase(phase, start_ns, end_ns); }

@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "engine/engine.h"
 #include "engine/loose_slabs.h"
+#include "engine/text_replay.h"
 
 namespace treadle {
 namespace {
@@ -33,7 +34,7 @@ RequestParams copy_of(const RequestParams& params, Memory* memory) {
 }  // namespace
 
 // How long the sequence may get, or why the prompt can never fit.
-Status Engine::limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limit, Error* error) const {
+Status Engine::limit_of(int32_t prompt_tokens, int32_t wanted_limit, int32_t* limit, Error* error) const {
     const int32_t pool_tokens = cache_.total() * limits::kv_block_tokens;
     if (prompt_tokens >= params_.context_length)
         return fail(error, Status::PROMPT_TOO_LONG,
@@ -44,41 +45,46 @@ Status Engine::limit_of(int32_t prompt_tokens, int32_t max_tokens, int32_t* limi
             error, Status::POOL_TOO_SMALL,
             "the prompt has %d tokens, the KV cache holds %d (kv_blocks is %d), one of them for the answer",
             prompt_tokens, pool_tokens, cache_.total());
-    const int32_t most = std::min(params_.context_length, pool_tokens);
-    *limit = max_tokens < 0 || max_tokens > most - prompt_tokens ? most : prompt_tokens + max_tokens;
+    *limit = std::min({params_.context_length, pool_tokens, wanted_limit});
     return Status::OK;
 }
 
 Status Engine::submit(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t max_tokens,
                       uint64_t* id, Error* error) {
     free_the_buried();
+    const auto prompt_tokens = static_cast<int32_t>(prompt.size());
+    const int32_t wanted_limit = limit_wanted(prompt_tokens, max_tokens);
     int32_t limit = 0;
-    TREADLE_TRY(limit_of(static_cast<int32_t>(prompt.size()), max_tokens, &limit, error));
-    set_scope(&params);
-    return enter(make_request(std::move(params), std::move(prompt), limit), id, error);
+    TREADLE_TRY(limit_of(prompt_tokens, wanted_limit, &limit, error));
+    if (params.beam_width > 1)
+        TREADLE_TRY(limit_of_beams(params.beam_width, prompt_tokens, max_tokens < 0, &limit, error));
+    params.scope = scope_of(params.scope);
+    Owned<Request> request = make_request(std::move(params), std::move(prompt), limit, wanted_limit);
+    begin(request.get());
+    return enter(std::move(request), id, error);
 }
 
-// Whose blocks the request may meet, as far as that is known before it has entered.
-void Engine::set_scope(RequestParams* params) const {
-    if (!params_.prefix_cache) params->scope.is_private = true;
-    if (params->scope.is_private) params->scope.salt = 0;
+CacheScope Engine::scope_of(CacheScope asked) const {
+    if (!params_.prefix_cache) asked.is_private = true;
+    if (asked.is_private) asked.salt = 0;
+    return asked;
 }
 
-Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt,
-                                    int32_t limit) const {
+Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t limit,
+                                    int32_t wanted_limit) const {
     Memory* memory = &memory_.other;
-    const int32_t samples = params.samples;
+    const int32_t sequences = params.beam_width > 1 ? params.beam_width : params.samples;
     Owned<Request> request = make_owned<Request>(memory, memory, std::move(params));
-    request->sequences.reserve(static_cast<size_t>(samples));
+    request->sequences.reserve(static_cast<size_t>(sequences));
     request->wanted_priority = request->params.priority;
-    request->live = samples;
-    for (int32_t i = 0; i < samples; i++) {
+    request->live = sequences;
+    for (int32_t i = 0; i < sequences; i++) {
         std::pmr::vector<int32_t> tokens(memory);
         tokens.reserve(static_cast<size_t>(limit));
         tokens.assign(prompt.begin(), prompt.end());
         request->sequences.push_back(make_owned<Sequence>(memory, memory, request.get(), i, std::move(tokens),
                                                           limit, model_.vocabulary->max_token_bytes()));
-        begin_text(request->sequences.back().get());
+        request->sequences.back()->wanted_limit = wanted_limit;
     }
     return request;
 }
@@ -128,64 +134,66 @@ uint64_t Engine::take_in(Owned<Request> entering, int64_t now_ns) {
     if (scope.is_private && scope.salt == 0) scope.salt = arrivals_;  // one of its own, for its forks too
     for (const Owned<Sequence>& sequence : request->sequences) {
         sequence->cache.scope = scope;
+        sequence->room.for_each([this](EventNode* told_again) { events_.append(told_again); });
         if (!sequence->is_pin()) promised_blocks_ += sequence->blocks_most();
     }
     if (request->deadline_ns != INT64_MAX) deadlines_.add(request);
     if (request->params.pin) pins_.add(request);
     request->in_mailbox = true;
-    mailbox_.sequences += static_cast<int32_t>(request->sequences.size());
-    (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = request;
-    mailbox_.newest = request;
     recorder_.submitted(*request, now_ns);
-    return request->id;
-}
-
-// A prompt may end in the middle of a character, which the answer then completes: the text's state follows from all tokens.
-// What counts as generated has been told already, but for what it holds back.
-void Engine::begin_text(Sequence* sequence) const {
-    char tail[TextStream::context_bytes];
-    size_t free = sizeof tail;  // filled from its end
-    for (auto i = static_cast<size_t>(sequence->prompt_tokens); i > 0 && free > 0; i--) {
-        const int32_t token = sequence->tokens[i - 1];
-        if (model_.vocabulary->is_control(token)) continue;
-        const std::string_view bytes = model_.vocabulary->token_bytes(token);
-        const size_t taken = std::min(bytes.size(), free);
-        free -= taken;
-        std::memcpy(tail + free, bytes.data() + bytes.size() - taken, taken);
+    const uint64_t id = request->id;
+    if (request->over != FinishReason::none) {  // the scheduler never meets it
+        finish_all(request, request->over);
+        request->in_mailbox = false;
+    } else {
+        mailbox_.sequences += static_cast<int32_t>(request->sequences.size());
+        (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = request;
+        mailbox_.newest = request;
     }
-    sequence->text.begin_after({tail + free, sizeof tail - free});
-    if (sequence->generated() == 0) return;
-
-    std::pmr::vector<char> told(text_scratch_.size(), &memory_.scratch);
-    for (auto i = static_cast<size_t>(sequence->prompt_tokens); i < sequence->tokens.size(); i++)
-        if (!model_.vocabulary->is_control(sequence->tokens[i]))
-            static_cast<void>(sequence->text.push(sequence->request->params.stops,
-                                                  model_.vocabulary->token_bytes(sequence->tokens[i]),
-                                                  told.data()));
+    return id;
 }
 
-// The request stays in memory until it is given back; its parameters and the tokens before `position` don't change.
-Request* Engine::borrow(uint64_t id, int32_t index, int32_t position, Status* status, Error* error) {
+void Engine::begin(Request* request) const {
+    for (const Owned<Sequence>& sequence : request->sequences) begin_text(sequence.get());
+    if (request->params.beam_width > 1) make_beams(request);
+}
+
+// The text's state follows from all tokens. What counts as generated has been told already, but for what it holds back.
+void Engine::begin_text(Sequence* sequence) const {
+    const std::span<const int32_t> tokens = sequence->tokens;
+    const auto prompt_tokens = static_cast<size_t>(sequence->prompt_tokens);
+    begin_after_prompt(*model_.vocabulary, tokens.first(prompt_tokens), &sequence->text);
+    if (sequence->generated() == 0) return;
+    std::pmr::vector<char> scratch(text_scratch_.size(), &memory_.scratch);
+    replay_text(*model_.vocabulary, sequence->request->params.stops, tokens.subspan(prompt_tokens), scratch,
+                &sequence->text, [&](std::string_view text) { sequence->told_bytes += text.size(); });
+}
+
+// `position`: none for all tokens there are.
+Status Engine::borrow(uint64_t id, int32_t index, std::optional<int32_t> position, Borrowed* out,
+                      Error* error) {
     const std::lock_guard lock(table_lock_);
     Request* request = table_.find(id);
-    if (request == nullptr) {
-        *status = fail(error, Status::STALE_ID, "the request to fork was never made or is released");
-        return nullptr;
-    }
-    if (index < 0 || static_cast<size_t>(index) >= request->sequences.size()) {
-        *status = fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %zu", index,
-                       request->sequences.size());
-        return nullptr;
-    }
-    const int32_t length = request->sequences[static_cast<size_t>(index)]->length();
-    if (position < 1 || position > length) {
-        *status = fail(error, Status::INVALID_ARGUMENT,
-                       "position is %d, must be 1 to the sequence's %d tokens", position, length);
-        return nullptr;
-    }
+    if (request == nullptr) return fail(error, Status::STALE_ID, "the request was never made or is released");
+    if (index < 0 || index >= request->params.samples)
+        return fail(error, Status::INVALID_ARGUMENT, "sequence is %d, the request has %d", index,
+                    request->params.samples);
+    const Sequence& sequence = *request->sequences[static_cast<size_t>(index)];
+    const int32_t length = told_length(sequence);
+    const int32_t wanted = position.value_or(length);
+    if (wanted < 1 || wanted > length)
+        return fail(error, Status::INVALID_ARGUMENT, "position is %d, must be 1 to the sequence's %d tokens",
+                    wanted, length);
     request->borrowers++;
-    *status = Status::OK;
-    return request;
+    out->engine = this;
+    out->request = request;
+    out->sequence = &sequence;
+    out->position = wanted;
+    out->is_searching = request->beams != nullptr && sequence.state != SequenceState::finished;
+    out->finish_reason = sequence.finish_reason;
+    out->delivered_bytes = sequence.told_bytes - sequence.room.text_bytes();
+    out->forks = request->forks;
+    return Status::OK;
 }
 
 void Engine::give_back(Request* request) {
@@ -197,24 +205,23 @@ void Engine::give_back(Request* request) {
 Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, RequestParams* params,
                     int32_t max_tokens, uint64_t* id, Error* error) {
     free_the_buried();
-    Status status = Status::OK;
-    Request* parent = borrow(parent_id, index, position, &status, error);
-    if (parent == nullptr) return status;
-    struct Borrowed {
-        Engine* engine;
-        Request* request;
-        ~Borrowed() { engine->give_back(request); }
-    } const borrowed{this, parent};
-
-    const Sequence& from = *parent->sequences[static_cast<size_t>(index)];
+    Borrowed borrowed;
+    TREADLE_TRY(borrow(parent_id, index, position, &borrowed, error));
+    Request* parent = borrowed.request;
+    const Sequence& from = *borrowed.sequence;
+    const bool inherits_limit = max_tokens == 0 && position < from.limit && !from.is_pin();
+    const int32_t wanted_limit =
+        inherits_limit ? from.wanted_limit : limit_wanted(position, max_tokens == 0 ? -1 : max_tokens);
     int32_t limit = from.limit;
-    if (max_tokens != 0 || position >= limit || from.is_pin())  // a pin has no limit that could be inherited
-        TREADLE_TRY(limit_of(position, max_tokens == 0 ? -1 : max_tokens, &limit, error));
+    if (!inherits_limit) TREADLE_TRY(limit_of(position, wanted_limit, &limit, error));
     RequestParams asked = params != nullptr ? std::move(*params) : copy_of(parent->params, &memory_.other);
+    if (asked.beam_width > 1)
+        TREADLE_TRY(limit_of_beams(asked.beam_width, position, max_tokens < 0, &limit, error));
     asked.scope = parent->params.scope;
     asked.generated_tail = std::max(position - from.prompt_tokens, 0);
     std::pmr::vector<int32_t> tokens(from.tokens.begin(), from.tokens.begin() + position, &memory_.other);
-    Owned<Request> request = make_request(std::move(asked), std::move(tokens), limit);
+    Owned<Request> request = make_request(std::move(asked), std::move(tokens), limit, wanted_limit);
+    begin(request.get());
     uint64_t ordinal = 0;
     {
         const std::lock_guard lock(table_lock_);
@@ -225,7 +232,7 @@ Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, Request
     for (const Owned<Sequence>& sequence : request->sequences)
         sequence->sample_index = sample_index_of_fork(from.sample_index, position, ordinal) +
                                  static_cast<uint64_t>(sequence->index);
-    status = enter(std::move(request), id, error);
+    const Status status = enter(std::move(request), id, error);
     if (status != Status::OK) {  // as if it had not been tried
         const std::lock_guard lock(table_lock_);
         parent->forks--;
@@ -291,6 +298,7 @@ Status Engine::release(uint64_t id) {
 }
 
 void Engine::drop_events(Request* request) {
+    if (request->beams != nullptr) request->beams->telling.under_way = false;
     for (const Owned<Sequence>& sequence : request->sequences)
         while (EventNode* node = sequence->room.oldest()) {
             events_.remove(node);

@@ -114,6 +114,7 @@ void write_fields(const SessionState& state, uint64_t total_bytes, Writer* out) 
     out->integer(state.model_fingerprint);
     out->raw(state.numerics_id, numerics_id_bytes);
     out->integer(state.sample_index);
+    out->integer(state.forks);
     out->integer(state.sampling.seed);
     out->number(state.sampling.temperature);
     out->integer(state.sampling.top_k);
@@ -219,6 +220,7 @@ Status read_fields(Reader* in, SessionState* out, Error* error) {
     if (id.empty()) return ends_in("the numerics id", error);
     std::memcpy(out->numerics_id, id.data(), numerics_id_bytes);
     out->sample_index = in->integer<uint64_t>();
+    out->forks = in->integer<uint64_t>();
     out->sampling.seed = in->integer<uint64_t>();
     out->sampling.temperature = in->number();
     out->sampling.top_k = in->integer<int32_t>();
@@ -302,7 +304,8 @@ Status check_state(const SessionState& state, Error* error) {
     Error why;
     if (check_sampling(state.sampling, &why) != Status::OK)
         return fail(error, Status::CORRUPT, "the session's %s", why.message);
-    if (state.finish_reason < 0 || state.finish_reason > session_finish_reason_max)
+    if (state.finish_reason < 0 || state.finish_reason > session_finish_reason_max ||
+        state.finish_reason == session_finish_reason_error)
         return fail(error, Status::CORRUPT, "the session's finish_reason is %d", state.finish_reason);
     TREADLE_TRY(check_tokens(state, error));
     return check_stops(state, error);
@@ -347,12 +350,12 @@ Status check_session(const SessionState& state, uint64_t model_fingerprint, cons
                      int32_t vocabulary, Error* error) {
     if (state.model_fingerprint != model_fingerprint)
         return fail(
-            error, Status::INVALID_ARGUMENT,
+            error, Status::WRONG_MODEL,
             "the session was saved with another model: its fingerprint is %016llx, this model's %016llx",
             static_cast<Number>(state.model_fingerprint), static_cast<Number>(model_fingerprint));
     if (std::strncmp(state.numerics_id, numerics_id, numerics_id_bytes) != 0)
         return fail(
-            error, Status::INVALID_ARGUMENT,
+            error, Status::WRONG_MODEL,
             "the session was saved with the numerics_id '%.31s', this engine has '%.31s': it would not go on "
             "exactly",
             state.numerics_id, numerics_id);

@@ -25,8 +25,9 @@
 namespace treadle {
 
 constexpr uint32_t session_version = 1;
-constexpr size_t numerics_id_bytes = 32;          // with its final zero
-constexpr int32_t session_finish_reason_max = 6;  // the last FinishReason that this version knows
+constexpr size_t numerics_id_bytes = 32;            // with its final zero
+constexpr int32_t session_finish_reason_max = 6;    // the last FinishReason that this version knows
+constexpr int32_t session_finish_reason_error = 5;  // never in a session: what failed may go on elsewhere
 
 // The longest session: as many tokens as a context can have at four bytes each, and room for all else.
 constexpr uint64_t session_bytes_max = 4 * uint64_t{limits::context_max} + (uint64_t{1} << 19);
@@ -40,6 +41,7 @@ struct SessionState {
     std::pmr::vector<int32_t> tokens;  // prompt first, at least one
     int32_t prompt_tokens = 1;         // those that don't count as generated
     uint64_t sample_index = 0;         // of the sequence in its request
+    uint64_t forks = 0;                // made of its request so far: the next one draws like none of them
     SamplingParams sampling;
     int32_t max_tokens = -1;  // to generate, those among `tokens` included; -1: as many as fit
     bool ignore_end = false;
@@ -60,7 +62,7 @@ size_t session_bytes(const SessionState& state);
 // The state in `bytes`, in the memory of *out. TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT say what is wrong with them.
 [[nodiscard]] Status decode_session(std::span<const std::byte> bytes, SessionState* out, Error* error);
 
-// Whether an engine with this model can go on with the session: INVALID_ARGUMENT names both models or both ids,
+// Whether an engine with this model can go on with the session: WRONG_MODEL names both models or both ids,
 // TOKEN_OUT_OF_RANGE a token.
 [[nodiscard]] Status check_session(const SessionState& state, uint64_t model_fingerprint,
                                    const char* numerics_id, int32_t vocabulary, Error* error);

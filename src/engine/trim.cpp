@@ -33,7 +33,7 @@ uint64_t Engine::trim() {
 // Makes sure of the blocks that the request may need, and of some more if there is memory: the watermark, and as much as is
 // cached, which would have to make room otherwise. False: `loose` must allocate what it now wants. Runs under the lock.
 bool Engine::claim_blocks(const Request& request, LooseSlabs* loose) {
-    if (cache_.away_blocks() == 0) return true;
+    if (cache_.away_blocks() == 0 || request.over != FinishReason::none) return true;
     int64_t wanted = promised_blocks();
     if (request.params.pin) {
         wanted += pins_.cost(request);

@@ -375,6 +375,24 @@ void BlockCache::commit_block(const int32_t* tokens, int32_t filled, size_t inde
     first = own;
 }
 
+void BlockCache::share(const BlockTable& from, BlockTable* to) {
+    const size_t most = std::min(from.blocks.size(), to->blocks.size());
+    const auto equal = static_cast<size_t>(
+        std::mismatch(from.blocks.begin(), from.blocks.begin() + static_cast<std::ptrdiff_t>(most),
+                      to->blocks.begin())
+            .first -
+        from.blocks.begin());
+    while (to->blocks.size() > equal) {
+        let_go(to->blocks.back());
+        to->blocks.pop_back();
+    }
+    for (size_t i = equal; i < from.blocks.size(); i++) {
+        hold(from.blocks[i]);
+        to->blocks.push_back(from.blocks[i]);
+    }
+    to->tokens = from.tokens;
+}
+
 void BlockCache::release(BlockTable* table) {
     while (!table->blocks.empty()) {  // from the end, so that what continues a block goes before it
         let_go(table->blocks.back());

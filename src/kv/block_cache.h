@@ -85,6 +85,9 @@ public:
     // meanwhile, that one takes its place in the table.
     void commit(std::span<const int32_t> tokens, int32_t computed, BlockTable* table);
 
+    // A table of the same scope becomes what another is; the blocks of `from` are shared, where `to` doesn't hold them yet.
+    void share(const BlockTable& from, BlockTable* to);
+
     // Lets go of all blocks; what is computed stays findable until it is evicted.
     void release(BlockTable* table);
 

@@ -31,7 +31,7 @@ struct EventNode {
     EventKind kind = EventKind::token;
     int32_t position = 0;
     int32_t token = -1;
-    float logprob = 0;
+    float logprob = 0;  // of a finished one: the score
     int32_t logprob_count = 0;
     uint32_t text_bytes = 0;
     bool last = false;  // of its request
@@ -55,11 +55,19 @@ public:
 
     bool has_room() const;  // for one more token event, and after it the events of an end
     int32_t count() const { return count_; }
+    size_t text_bytes() const { return text_used_; }  // of all events here
+    size_t text_bytes_max() const { return text_.size(); }
+    size_t token_text_bytes_max() const { return token_text_bytes_max_; }
     bool empty() const { return count_ == 0; }
 
     // Appends an event; the caller fills in what the kind needs and links the node into the list. The text is copied.
     EventNode* push(EventKind kind, std::string_view text);
     std::span<TokenLogprob> logprobs_of(const EventNode* node);
+
+    template <class Visit>
+    void for_each(Visit visit) {  // oldest first
+        for (int32_t i = 0; i < count_; i++) visit(&node_at(i));
+    }
 
     // A progress event that nobody polled yet may be overwritten in place; null if the newest event is not one.
     EventNode* newest_progress();

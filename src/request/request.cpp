@@ -10,12 +10,24 @@ Sequence::Sequence(Memory* memory, Request* of, int32_t index_in_request, std::p
     : request(of), index(index_in_request),
       sample_index(of->params.first_sample + static_cast<uint64_t>(index_in_request)),
       tokens(std::move(prompt)), given_tokens(length()),
-      prompt_tokens(given_tokens - of->params.generated_tail), limit(limit_tokens), cache(memory),
+      prompt_tokens(given_tokens - of->params.generated_tail), limit(limit_tokens),
+      wanted_limit(limit_tokens), cache(memory),
       room(memory, token_bytes_max, TextStream::output_bytes_max(of->params.stops, token_bytes_max),
            of->params.sampling.logprobs) {
     tokens.reserve(static_cast<size_t>(limit));
     cache.blocks.reserve(static_cast<size_t>(blocks_of(limit)));
     cache.scope = of->params.scope;
+}
+
+int32_t Sequence::blocks_most() const {
+    if (request->beams == nullptr) return blocks_of(positions_most());
+    const auto all = static_cast<int32_t>(beam_blocks(1, given_tokens, limit));
+    return index == 0 ? all : all - given_tokens / limits::kv_block_tokens;
+}
+
+int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit) {
+    const int32_t shared = prompt_tokens / limits::kv_block_tokens;
+    return shared + int64_t{width} * (blocks_of(limit - 1) - shared + 1);
 }
 
 bool ranks_before(const Sequence& a, const Sequence& b) {
@@ -32,6 +44,12 @@ bool arrived_before(const Sequence& a, const Sequence& b) {
 }
 
 }  // namespace
+
+int32_t told_length(const Sequence& sequence) {
+    const BeamGroup* beams = sequence.request->beams.get();
+    const bool told = beams == nullptr || static_cast<size_t>(sequence.index) < beams->best.size();
+    return told ? sequence.length() : sequence.given_tokens;
+}
 
 void SequenceQueue::insert(Sequence* sequence) {
     Sequence* after;  // the one that it follows

@@ -23,6 +23,7 @@
 #include "base/memory.h"
 #include "base/status.h"
 #include "kv/block_cache.h"
+#include "request/beam_group.h"
 #include "request/event_room.h"
 #include "sampling/sampler.h"
 #include "text/stop.h"
@@ -50,7 +51,9 @@ struct RequestParams {
     explicit RequestParams(Memory* memory) : stop_tokens(memory), stops(memory) {}
     SamplingParams sampling;
     uint64_t first_sample = 0;
-    int32_t samples = 1;         // sequences
+    int32_t samples = 1;         // sequences that the host is told of
+    int32_t beam_width = 1;      // hypotheses of a beam search; 1: it is none
+    float length_penalty = 1;    // of a beam search
     int32_t generated_tail = 0;  // last tokens of the prompt that count as generated
     std::pmr::vector<int32_t> stop_tokens;
     StopSet stops;
@@ -99,9 +102,9 @@ struct Sequence {
     bool is_pin() const;
     bool is_whole_pin() const { return is_pin() && cache.tokens == length(); }
     // Positions that it computes in all, if it gets as long as it may, and the blocks they fill. The last token of a full
-    // sequence is never computed; a pin's are all.
+    // sequence is never computed; a pin's are all. Of a beam search the first sequence stands for the prompt too.
     int32_t positions_most() const { return is_pin() ? length() : limit - 1; }
-    int32_t blocks_most() const { return blocks_of(positions_most()); }
+    int32_t blocks_most() const;
 
     Request* request;
     int32_t index;          // in its request
@@ -113,6 +116,7 @@ struct Sequence {
     int32_t given_tokens;   // that it began with
     int32_t prompt_tokens;  // those of them that don't count as generated
     int32_t limit;          // tokens at which it is full
+    int32_t wanted_limit;   // asked for, before context and cache had their say; INT32_MAX: as many as fit
 
     BlockTable cache;
     // Of its prompt, in the cache when it was first admitted; -1: not yet.
@@ -121,10 +125,12 @@ struct Sequence {
     int32_t computed_most = 0;
 
     TextStream text;
+    uint64_t told_bytes = 0;  // of the answer's text that its tokens let go; some may still wait in the room
     EventRoom room;
     SequenceRecord record;
 
     bool in_pass = false;              // rows of it are in the pass under way
+    BeamRow beam_row = BeamRow::due;   // of a beam search: what its hypothesis waits for
     int32_t skipped = 0;               // followers that were admitted before it
     Priority lent = Priority::paused;  // the most urgent of those that wait for what it computes
     SequenceQueue* queue = nullptr;    // it is in, null while it runs; its links there
@@ -139,15 +145,17 @@ struct Request {
 
     uint64_t id = 0;
     RequestParams params;
-    std::pmr::vector<Owned<Sequence>> sequences;
-    int32_t live = 0;      // sequences that have not finished
-    int32_t in_pass = 0;   // sequences in the pass under way
-    uint64_t arrival = 0;  // earlier ones are smaller
-    uint64_t forks = 0;    // made of it so far
+    std::pmr::vector<Owned<Sequence>> sequences;  // of a beam search, as many as it is wide
+    Owned<BeamGroup> beams;                       // null: it is no beam search
+    int32_t live = 0;                             // sequences that have not finished
+    int32_t in_pass = 0;                          // sequences in the pass under way
+    uint64_t arrival = 0;                         // earlier ones are smaller
+    uint64_t forks = 0;                           // made of it so far
     int64_t submitted_ns = 0;
     int64_t deadline_ns = INT64_MAX;
     int32_t deadline_place = -1;  // among the deadlines; -1: it has none
     Error failure;
+    FinishReason over = FinishReason::none;  // restored when it was over: it ends as it enters
 
     // Who names it; it is freed when nobody does.
     bool in_mailbox = false;
@@ -168,12 +176,40 @@ struct Request {
 };
 
 inline bool Sequence::is_pin() const { return request->params.pin; }
+// Tokens at which a sequence that may generate max_tokens after so many is full, as far as the host is asked; max_tokens -1: as
+// many as fit, which is INT32_MAX here.
+inline int32_t limit_wanted(int32_t tokens, int32_t max_tokens) {
+    return max_tokens < 0 || max_tokens > INT32_MAX - tokens ? INT32_MAX : tokens + max_tokens;
+}
+
+// The most blocks that a beam search holds whose hypotheses have `limit` tokens at most: they share the whole blocks of the
+// prompt; beyond, each has its own and perhaps one that it copies from.
+int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit);
 
 // Sequences in order of rank: urgent ones first, of equals those that arrived first.
 inline Priority urgency(const Sequence& sequence) {
     return std::min(sequence.request->params.priority, sequence.lent);
 }
 bool ranks_before(const Sequence& a, const Sequence& b);
+
+// Tokens of a sequence that the host may know. Those of a beam search change places until its end; then the best are told.
+int32_t told_length(const Sequence& sequence);
+
+// A sequence and those that are admitted and preempted together with it: its siblings in a beam search, otherwise none.
+template <class Visit>
+void for_each_of_unit(Sequence* sequence, Visit visit) {
+    if (sequence->request->beams == nullptr) {
+        visit(sequence);
+        return;
+    }
+    for (const Owned<Sequence>& sibling : sequence->request->sequences) visit(sibling.get());
+}
+inline int32_t unit_size(const Sequence& sequence) {
+    return sequence.request->beams == nullptr ? 1 : sequence.request->beams->width();
+}
+inline bool same_unit(const Sequence& a, const Sequence& b) {
+    return &a == &b || (a.request == b.request && a.request->beams != nullptr);
+}
 
 // A list of sequences, linked through the sequences themselves, in order of arrival.
 class SequenceQueue {

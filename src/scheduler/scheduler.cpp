@@ -17,15 +17,18 @@ constexpr int32_t lookups_max = 8;
 // at least, however long that takes.
 constexpr int32_t tile_tokens = 8;
 constexpr int32_t passes_without_prompt_max = 7;
+constexpr int32_t batch_growth = 2;
 // Bulk rows beside others make a pass longer by a tenth at most.
 constexpr int64_t bulk_share = 10;
 
 bool decodes(const Sequence& sequence) {
-    return sequence.state == SequenceState::generating && sequence.runnable();
+    return sequence.state == SequenceState::generating && sequence.beam_row == BeamRow::due &&
+           sequence.runnable();
 }
 
 bool prefills(const Sequence& sequence) {
-    return sequence.state == SequenceState::prompt && sequence.runnable();
+    return sequence.state == SequenceState::prompt && sequence.beam_row == BeamRow::due &&
+           sequence.runnable();
 }
 
 bool ranks(const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); }
@@ -74,6 +77,7 @@ void Scheduler::reprioritize(Sequence* sequence) {
 // ---- The plan
 
 void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
+    last_decodes_ = plan->decodes;
     plan->clear();
     preempted_ = kept_pin_ = false;
     if (unordered_) order_running();
@@ -101,7 +105,8 @@ void Scheduler::order_running() {
     unordered_ = false;
     order_.assign(running_.begin(), running_.end());
     for (Sequence* sequence : order_)
-        if (sequence->request->params.priority == Priority::paused) set_back(sequence, false);
+        if (sequence->request->params.priority == Priority::paused)
+            set_back(sequence, sequence->computed(), false);
     std::sort(running_.begin(), running_.end(), ranks);
 }
 
@@ -162,7 +167,7 @@ void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
         if (classes.holds(*sequence) && prefills(*sequence)) order_.push_back(sequence);
     for (Sequence* sequence : order_) {
         if (budget(*plan) == 0) return;
-        if (!prefills(*sequence)) continue;
+        if (!prefills(*sequence) || !find_beginning(sequence)) continue;
         const int32_t count = affordable(*plan, *sequence, std::min(sequence->left(), budget(*plan)));
         if (count > 0) add_row(plan, sequence, count);
     }
@@ -188,6 +193,7 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
         if (preempted_ || looked_at == followers_max || lookups == lookups_max) return;
         if (affordable(*plan, *sequence, tile_tokens) == 0) return;
         Sequence* next = sequence->next;
+        while (next != nullptr && same_unit(*next, *sequence)) next = next->next;
         if (sequence->runnable() && !waits_for_producer(*sequence)) {
             lookups++;
             if (try_admit(plan, sequence)) {
@@ -195,7 +201,7 @@ void Scheduler::admit(StepPlan* plan, Priority priority) {
                      passed = passed->next)
                     passed->skipped++;
                 lookups = 0;
-            } else if (sequence->skipped >= skips_max || running() == params_.max_sequences) {
+            } else if (sequence->skipped >= skips_max || running() >= params_.max_sequences) {
                 return;
             }
         }
@@ -211,7 +217,7 @@ bool Scheduler::waits_for_producer(const Sequence& sequence) {
         const int32_t shared = common_beginning(*producer, sequence);
         if (shared < producer->computed() + limits::kv_block_tokens) continue;
         if (urgency(sequence) < urgency(*producer)) {
-            producer->lent = urgency(sequence);
+            for_each_of_unit(producer, [&](Sequence* one) { one->lent = urgency(sequence); });
             unordered_ = true;
         }
         return true;
@@ -221,59 +227,80 @@ bool Scheduler::waits_for_producer(const Sequence& sequence) {
 
 bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
     if (!has_slot(*sequence)) return false;
-    cache_->match(sequence->tokens, &sequence->cache);
-    if (!has_blocks(plan, sequence)) {
-        cache_->release(&sequence->cache);
+    Sequence* first = first_of_unit(sequence);
+    cache_->match(first->tokens, &first->cache);
+    bool fits = has_blocks(plan, sequence);
+    const bool is_whole_pin = sequence->is_whole_pin();
+    while (fits && !is_whole_pin && running() + unit_size(*sequence) > params_.max_sequences) {
+        Sequence* victim = victim_for(*sequence, true);
+        fits = victim != nullptr;
+        if (fits) preempt(plan, victim);
+    }
+    if (!fits) {
+        cache_->release(&first->cache);
         return false;
     }
-    const bool is_whole_pin = sequence->is_whole_pin();
-    if (running() == params_.max_sequences && !is_whole_pin) preempt(plan, victim_for(*sequence, true));
-    sequence->queue->remove(sequence);
-    sequence->skipped = 0;
-    if (observer_ != nullptr) observer_->admitted(*sequence);
-    if (sequence->cached_tokens < 0)
-        sequence->cached_tokens = std::min(sequence->computed(), sequence->prompt_tokens);
     if (is_whole_pin) {
+        sequence->queue->remove(sequence);
+        sequence->skipped = 0;
+        note_admission(sequence);
         keep_pinned(sequence);
         kept_pin_ = true;
         return true;
     }
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, ranks), sequence);
-    sequence->state = SequenceState::prompt;
-    const int32_t count = std::min(sequence->left(), budget(*plan));
-    add_row(plan, sequence, std::max(affordable(*plan, *sequence, count), std::min(count, tile_tokens)));
+    for_each_of_unit(sequence, [&](Sequence* one) {
+        one->queue->remove(one);
+        running_.insert(std::upper_bound(running_.begin(), running_.end(), one, ranks), one);
+        one->state = SequenceState::prompt;
+        one->skipped = 0;
+    });
+    note_admission(first);
+    const int32_t count = std::min(first->left(), budget(*plan));
+    add_row(plan, first, std::max(affordable(*plan, *first, count), std::min(count, tile_tokens)));
     return true;
 }
 
-// A place among the running, if need be that of a less urgent one.
+// Places among the running, if need be those of less urgent ones.
 bool Scheduler::has_slot(const Sequence& sequence) const {
     if (!batch_fits(sequence)) return false;
-    return running() < params_.max_sequences || victim_for(sequence, true) != nullptr;
+    const int32_t free = params_.max_sequences - running();
+    const int32_t wanted = unit_size(sequence);
+    if (free >= wanted || params_.policy == MemoryPolicy::reserve) return free >= wanted;
+    const auto outranked = std::count_if(running_.begin(), running_.end(), [&](const Sequence* other) {
+        return urgency(sequence) < urgency(*other);
+    });
+    return free + outranked >= wanted;
 }
 
-// Whether a pass still has time for a token of each when one more runs; less urgent ones don't count.
+// Whether a pass still has time for a token of each when one more runs; less urgent ones don't count. From pass to pass a batch
+// doubles at most, so that what its rows cost is learned on the way.
 bool Scheduler::batch_fits(const Sequence& more) const {
-    if (limit_ns_ == INT64_MAX || !cost_.ready()) return true;
+    if (limit_ns_ == INT64_MAX) return true;
     PassShape shape;
     for (const Sequence* sequence : running_)
         if (sequence->runnable() && urgency(*sequence) <= urgency(more))
             shape.add(sequence->length(), 1, true);
     if (shape.rows == 0) return true;
-    shape.add(more.length(), 1, true);
+    if (shape.rows >= batch_growth * std::max(last_decodes_, 1)) return false;
+    for (int32_t i = 0; i < unit_size(more); i++) shape.add(more.length(), 1, true);
     return cost_.predict_high_ns(shape) <= limit_ns_;
 }
 
 // Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
 bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
     while (true) {
+        int32_t needed = 0;
+        int32_t growing = 0;
+        for_each_of_unit(sequence, [&](const Sequence* one) {
+            needed += blocks_still_needed(*one);
+            growing += growth(*one);
+        });
         const bool alone = running_.empty();
         const int32_t watermark = alone ? 0 : params_.watermark_blocks;
         const bool fits =
             params_.policy == MemoryPolicy::reserve
-                ? reserved_blocks() + growth(*sequence) <= cache_->available()
-                : sequence->is_whole_pin() || cache_->blocks_needed(sequence->cache, sequence->length()) +
-                                                      growing_blocks() + watermark <=
-                                                  cache_->available();
+                ? reserved_blocks() + growing <= cache_->available()
+                : sequence->is_whole_pin() || needed + growing_blocks() + watermark <= cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
         if (victim == nullptr) return false;
@@ -285,13 +312,13 @@ bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
 int32_t Scheduler::growing_blocks() const {
     int32_t blocks = 0;
     for (const Sequence* sequence : running_)
-        if (sequence->state == SequenceState::prompt)
-            blocks += cache_->blocks_needed(sequence->cache, sequence->length());
+        if (sequence->state == SequenceState::prompt) blocks += blocks_still_needed(*sequence);
     return blocks;
 }
 
 // Blocks that a sequence may still take until it is full: all but those that it has computed whole, or holds alone.
 int32_t Scheduler::growth(const Sequence& sequence) const {
+    if (sequence.request->beams != nullptr) return sequence.index == 0 ? growth_of_unit(sequence) : 0;
     if (sequence.computed() >= sequence.positions_most()) return 0;
     const auto& blocks = sequence.cache.blocks;
     auto kept = static_cast<size_t>(sequence.computed() / limits::kv_block_tokens);
@@ -331,27 +358,30 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
 Sequence* Scheduler::victim_for(const Sequence& sequence, bool by_class_only) const {
     if (params_.policy == MemoryPolicy::reserve) return nullptr;
     for (size_t i = running_.size(); i > 0; i--)
-        if (running_[i - 1] != &sequence && !running_[i - 1]->runnable() && !by_class_only &&
+        if (!same_unit(*running_[i - 1], sequence) && !running_[i - 1]->runnable() && !by_class_only &&
             !running_[i - 1]->cache.blocks.empty())
             return running_[i - 1];
     if (running_.empty()) return nullptr;
     Sequence* last = running_.back();
-    if (last == &sequence) return nullptr;
+    if (same_unit(*last, sequence)) return nullptr;
     const bool outranked = by_class_only ? urgency(sequence) < urgency(*last) : ranks_before(sequence, *last);
     return outranked ? last : nullptr;
 }
 
 // Takes back what this plan has given the victim, and its blocks; what it computed stays findable while it lasts.
 void Scheduler::preempt(StepPlan* plan, Sequence* victim) {
-    plan->remove(victim);
-    cache_->cancel_copy(&victim->cache, &plan->copies);
-    set_back(victim, true);
+    const int32_t tokens = tokens_of_unit(*victim);
+    for_each_of_unit(victim, [&](Sequence* one) {
+        plan->remove(one);
+        cache_->cancel_copy(&one->cache, &plan->copies);
+        set_back(one, one == victim ? tokens : 0, one == victim);
+    });
     preempted_ = true;
 }
 
 // From the running to its queue, without its blocks.
-void Scheduler::set_back(Sequence* sequence, bool preempted) {
-    if (observer_ != nullptr) observer_->set_back(*sequence, sequence->computed(), preempted);
+void Scheduler::set_back(Sequence* sequence, int32_t tokens, bool preempted) {
+    if (observer_ != nullptr) observer_->set_back(*sequence, tokens, preempted);
     remove(sequence);
     enqueue(sequence);
 }
@@ -368,7 +398,7 @@ void Scheduler::commit(const PlanRow& row) {
     } else if (sequence->state == SequenceState::prompt && row.logits) {
         sequence->state = SequenceState::generating;
         if (sequence->lent != Priority::paused) unordered_ = true;
-        sequence->lent = Priority::paused;
+        for_each_of_unit(sequence, [](Sequence* one) { one->lent = Priority::paused; });
     }
 }
 
@@ -388,6 +418,7 @@ void Scheduler::remove(Sequence* sequence) {
     }
     cache_->release(&sequence->cache);
     sequence->lent = Priority::paused;
+    if (sequence->beam_row == BeamRow::collected) sequence->beam_row = BeamRow::due;  // it begins again
     stalled_ = false;
 }
 

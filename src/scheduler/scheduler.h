@@ -48,7 +48,8 @@ public:
     virtual ~SchedulerObserver() = default;
     virtual void admitted(
         Sequence& sequence) = 0;  // its cache says what was found; cached_tokens is -1 the first time
-    // It gave up its blocks, with so many tokens in them: preempted for another, or paused by the host.
+    // It gave up its blocks, with so many tokens in them: preempted for another, or paused by the host. Of a beam search that is
+    // preempted one sequence tells it, for all.
     virtual void set_back(Sequence& sequence, int32_t tokens, bool preempted) = 0;
 };
 
@@ -115,6 +116,12 @@ private:
     int32_t affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     void keep_pinned(Sequence* sequence);
     bool waits_for_producer(const Sequence& sequence);
+    static Sequence* first_of_unit(Sequence* sequence);
+    static int32_t tokens_of_unit(const Sequence& sequence);
+    void note_admission(Sequence* first);
+    bool find_beginning(Sequence* sequence);
+    int32_t blocks_still_needed(const Sequence& sequence) const;
+    static int32_t growth_of_unit(const Sequence& sequence);
     bool prompts_wait(Classes classes) const;
 
     int32_t budget(const StepPlan& plan) const { return params_.max_batch_tokens - plan.tokens; }
@@ -125,7 +132,7 @@ private:
 
     Sequence* victim_for(const Sequence& sequence, bool by_class_only) const;
     void preempt(StepPlan* plan, Sequence* victim);
-    void set_back(Sequence* sequence, bool preempted);
+    void set_back(Sequence* sequence, int32_t tokens, bool preempted);
     SequenceQueue& queue_of(Priority priority);
 
     SchedulerParams params_;
@@ -139,6 +146,7 @@ private:
     CostModel cost_;
     int64_t limit_ns_ = INT64_MAX;       // of the pass that is being planned
     int32_t passes_without_prompt_ = 0;  // although one waited
+    int32_t last_decodes_ = 0;           // rows of the pass before
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
     bool preempted_ = false;  // by this plan

@@ -8,7 +8,8 @@
 
 namespace treadle {
 
-StopSet::StopSet(std::pmr::memory_resource* memory) : nodes_(memory), states_(memory), texts_(memory) {}
+StopSet::StopSet(std::pmr::memory_resource* memory)
+    : nodes_(memory), states_(memory), texts_(memory), ends_(memory) {}
 
 Status StopSet::build(std::span<const std::string_view> stops, Error* error) {
     if (stops.size() > static_cast<size_t>(limits::stop_strings_max)) {
@@ -33,10 +34,13 @@ Status StopSet::build(std::span<const std::string_view> stops, Error* error) {
     std::pmr::vector<TrieEntry> entries(memory);
     std::pmr::vector<char> texts(memory);
     texts.reserve(total_bytes);
+    std::pmr::vector<uint32_t> ends(memory);
+    ends.reserve(stops.size());
     size_t longest = 0;
     for (const std::string_view stop : stops) {
         entries.push_back({stop, static_cast<int32_t>(texts.size())});  // the value is where its text lies
         texts.insert(texts.end(), stop.begin(), stop.end());
+        ends.push_back(static_cast<uint32_t>(texts.size()));
         if (stop.size() > longest) longest = stop.size();
     }
     ByteTrie nodes(memory);
@@ -71,6 +75,7 @@ Status StopSet::build(std::span<const std::string_view> stops, Error* error) {
     nodes_ = std::move(nodes);
     states_ = std::move(states);
     texts_ = std::move(texts);
+    ends_ = std::move(ends);
     longest_bytes_ = longest;
     return Status::OK;
 }

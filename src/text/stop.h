@@ -34,6 +34,13 @@ public:
     bool empty() const { return nodes_.size() <= 1; }
     size_t longest_bytes() const { return longest_bytes_; }
 
+    // The strings as they were given.
+    size_t size() const { return ends_.size(); }
+    std::string_view operator[](size_t index) const {
+        const size_t start = index == 0 ? 0 : ends_[index - 1];
+        return {texts_.data() + start, ends_[index] - start};
+    }
+
 private:
     friend class StopMatcher;
 
@@ -48,7 +55,8 @@ private:
 
     ByteTrie nodes_;
     std::pmr::vector<State> states_;
-    std::pmr::vector<char> texts_;  // the stop strings one after another
+    std::pmr::vector<char> texts_;     // the stop strings one after another
+    std::pmr::vector<uint32_t> ends_;  // where each ends there
     size_t longest_bytes_ = 0;
 };
 

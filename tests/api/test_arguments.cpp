@@ -28,6 +28,9 @@ void try_inits() {
     CHECK(TRY(engine_stats_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
     uint64_t bytes = 0;
     CHECK(TRY(engine_trim, nullptr, &bytes) == ENGINE_INVALID_ARGUMENT);
+    CHECK(TRY(engine_session_params_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
+    CHECK(TRY(engine_plan_params_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
+    CHECK(TRY(engine_plan_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_version) != nullptr);
     CHECK(TRY(engine_abi_version) == ENGINE_ABI_VERSION);
     CHECK(TRY(engine_status_name, INT32_MIN) != nullptr);
@@ -165,6 +168,31 @@ void try_requests(Host& host) {
     CHECK(engine_poll_tokens(host.e, nullptr, 0, 0, nullptr, nullptr, 0, nullptr, nullptr) == ENGINE_OK);
 }
 
+// What the functions of sessions and plans refuse in particular is in test_session_refusals.cpp and test_plan.cpp.
+void try_sessions_and_plans(Host& host) {
+    size_t size = 0;
+    engine_request id = 0;
+    char bytes[8] = {};
+    const auto writes = [](void*, const void*, size_t) -> int32_t { return 0; };
+    const auto fails = [](void*, uint64_t, void*, size_t) -> int32_t { return -1; };
+    CHECK(TRY(engine_session_save, nullptr, 1, 0, -1, bytes, 8, &size, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_session_save(host.e, 1, 0, -1, bytes, 8, &size, nullptr) == ENGINE_STALE_ID);
+    CHECK(TRY(engine_session_save_callback, nullptr, 1, 0, -1, writes, nullptr, nullptr) ==
+          ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_session_save_callback(host.e, 1, 0, -1, writes, nullptr, nullptr) == ENGINE_STALE_ID);
+    CHECK(TRY(engine_session_save_file, nullptr, 1, 0, -1, "x", nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_session_save_file(host.e, 1, 0, -1, "", nullptr) == ENGINE_STALE_ID);
+    CHECK(TRY(engine_session_restore, nullptr, bytes, 8, nullptr, &id, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_session_restore(host.e, bytes, 8, nullptr, &id, nullptr) == ENGINE_BAD_MAGIC);
+    CHECK(engine_session_restore(host.e, "TREADLES", SIZE_MAX, nullptr, &id, nullptr) == ENGINE_LIMIT);
+    CHECK(TRY(engine_session_restore_callback, nullptr, fails, nullptr, 8, nullptr, &id, nullptr) ==
+          ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_session_restore_callback(host.e, fails, nullptr, 8, nullptr, &id, nullptr) == ENGINE_IO);
+    CHECK(TRY(engine_session_restore_file, nullptr, "x", nullptr, &id, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_session_restore_file(host.e, "", nullptr, &id, nullptr) == ENGINE_NOT_FOUND);
+    CHECK(TRY(engine_plan_capacity, nullptr, nullptr, nullptr) == ENGINE_INVALID_ARGUMENT);
+}
+
 }  // namespace
 
 TEST_CASE("every public function with null and absurd arguments") {
@@ -175,6 +203,7 @@ TEST_CASE("every public function with null and absurd arguments") {
     try_text(host);
     try_engines(host);
     try_requests(host);
+    try_sessions_and_plans(host);
 
     std::ifstream header(TREADLE_HEADER);
     REQUIRE(header.good());

@@ -210,6 +210,15 @@ TEST_CASE("parameters of models and engines out of range are named") {
     CHECK(try_engine([](auto& p) { p.context_length = -1; }) == ENGINE_INVALID_ARGUMENT);
     CHECK(try_engine([](auto& p) { p.kv_blocks = -1; }) == ENGINE_INVALID_ARGUMENT);
     CHECK(try_engine([](auto& p) { p.kv_blocks = INT32_MAX; }) == ENGINE_INVALID_ARGUMENT);
+    CHECK(try_engine([](auto& p) { p.memory_policy = 7; }) == ENGINE_INVALID_ARGUMENT);
+    CHECK(failure.names("memory_policy is 7"));
+    CHECK(try_engine([](auto& p) { p.watermark_blocks = -2; }) == ENGINE_INVALID_ARGUMENT);
+    CHECK(failure.names("watermark_blocks is -2"));
+    CHECK(try_engine([](auto& p) { p.prefix_cache_blocks = -2; }) == ENGINE_INVALID_ARGUMENT);
+    CHECK(failure.names("prefix_cache_blocks is -2"));
+    CHECK(try_engine([](auto& p) { p.itl_target_us = -1; }) == ENGINE_INVALID_ARGUMENT);
+    CHECK(failure.names("itl_target_us is -1"));
+    CHECK(try_engine([](auto& p) { p.itl_target_us = INT64_MAX; }) == ENGINE_INVALID_ARGUMENT);
     CHECK(e == nullptr);
 }
 

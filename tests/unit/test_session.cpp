@@ -30,9 +30,9 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 // Where the fields of version 1 lie.
-constexpr size_t version_at = 8, length_at = 12, numerics_at = 28, temperature_at = 76, top_p_at = 84,
-                 logprobs_at = 92, max_tokens_at = 96, prompt_tokens_at = 100, delivered_at = 104,
-                 finish_at = 112, ignore_end_at = 116, token_count_at = 117, tokens_at = 121;
+constexpr size_t version_at = 8, length_at = 12, numerics_at = 28, temperature_at = 84, top_p_at = 92,
+                 logprobs_at = 100, max_tokens_at = 104, prompt_tokens_at = 108, delivered_at = 112,
+                 finish_at = 120, ignore_end_at = 124, token_count_at = 125, tokens_at = 129;
 
 struct Fixture {
     test::TestAllocator allocator;
@@ -45,6 +45,7 @@ struct Fixture {
         state.tokens = {1, 127, 128, 16383, 16384, 2097151, 2097152, 4194303, 0};
         state.prompt_tokens = 4;
         state.sample_index = 3;
+        state.forks = 0x0102030405060708;
         state.sampling = {0.75f, 40, 0.9f, 0.05f, 0xfedcba9876543210, 5};
         state.max_tokens = 300;
         state.ignore_end = true;
@@ -83,6 +84,7 @@ void check_equal(const SessionState& a, const SessionState& b) {
     CHECK(a.tokens == b.tokens);
     CHECK(a.prompt_tokens == b.prompt_tokens);
     CHECK(a.sample_index == b.sample_index);
+    CHECK(a.forks == b.forks);
     CHECK(a.sampling.temperature == b.sampling.temperature);
     CHECK(a.sampling.top_k == b.sampling.top_k);
     CHECK(a.sampling.top_p == b.sampling.top_p);
@@ -238,6 +240,7 @@ TEST_CASE_FIXTURE(Fixture, "a session with a right checksum and wrong fields is 
     refused(with(good, prompt_tokens_at, 10), corrupt, "prompt_tokens");
     refused(with(good, delivered_at, UINT64_MAX), corrupt, "delivered_bytes");
     refused(with(good, finish_at, session_finish_reason_max + 1), corrupt, "finish_reason");
+    refused(with(good, finish_at, session_finish_reason_error), corrupt, "finish_reason");
     refused(with(good, finish_at, -1), corrupt, "finish_reason");
     refused(with(good, ignore_end_at, uint8_t{2}), corrupt, "ignore_end");
     refused(with(good, token_count_at, UINT32_MAX), Status::LIMIT, "tokens");
@@ -312,11 +315,10 @@ TEST_CASE_FIXTURE(Fixture, "a session goes on only with its model and numerics")
     const SessionState state = small();
     Error error;
     CHECK(check_session(state, state.model_fingerprint, "cpu-1", 4194304, &error) == Status::OK);
-    CHECK(check_session(state, 5, "cpu-1", 4194304, &error) == Status::INVALID_ARGUMENT);
+    CHECK(check_session(state, 5, "cpu-1", 4194304, &error) == Status::WRONG_MODEL);
     CHECK(std::strstr(error.message, "0123456789abcdef") != nullptr);
     CHECK(std::strstr(error.message, "0000000000000005") != nullptr);
-    CHECK(check_session(state, state.model_fingerprint, "cpu-2", 4194304, &error) ==
-          Status::INVALID_ARGUMENT);
+    CHECK(check_session(state, state.model_fingerprint, "cpu-2", 4194304, &error) == Status::WRONG_MODEL);
     CHECK(std::strstr(error.message, "cpu-1") != nullptr);
     CHECK(std::strstr(error.message, "cpu-2") != nullptr);
     CHECK(check_session(state, state.model_fingerprint, "cpu-1", 49152, &error) ==

@@ -1,0 +1,44 @@
+// The text of tokens that were generated before: what a fork or a restored session goes on behind, and how far a saved one got.
+// Called by submit, fork, save and restore, without a lock.
+//
+// Invariant: the stream is afterwards as it was when the last of the tokens had been told (Engine::append_token), whatever
+// pieces they came in.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+#include "text/text_stream.h"
+#include "text/vocabulary.h"
+
+namespace treadle {
+
+// The prompt may end in the middle of a character, which the answer then completes. The stream is a new one.
+inline void begin_after_prompt(const Vocabulary& vocabulary, std::span<const int32_t> prompt,
+                               TextStream* stream) {
+    char tail[TextStream::context_bytes];
+    size_t free = sizeof tail;  // filled from its end
+    for (size_t i = prompt.size(); i > 0 && free > 0; i--) {
+        if (vocabulary.is_control(prompt[i - 1])) continue;
+        const std::string_view bytes = vocabulary.token_bytes(prompt[i - 1]);
+        const size_t taken = std::min(bytes.size(), free);
+        free -= taken;
+        std::memcpy(tail + free, bytes.data() + bytes.size() - taken, taken);
+    }
+    stream->begin_after({tail + free, sizeof tail - free});
+}
+
+// Calls told(std::string_view) with what each token let go. `scratch` has room for what one can.
+template <class Told>
+void replay_text(const Vocabulary& vocabulary, const StopSet& stops, std::span<const int32_t> answer,
+                 std::span<char> scratch, TextStream* stream, Told told) {
+    for (const int32_t token : answer) {
+        if (vocabulary.is_control(token)) continue;
+        const StopResult text = stream->push(stops, vocabulary.token_bytes(token), scratch.data());
+        told(std::string_view(scratch.data(), text.bytes));
+    }
+}
+
+}  // namespace treadle
