@@ -20,6 +20,9 @@ constexpr int32_t passes_without_prompt_max = 7;
 constexpr int32_t batch_growth = 2;
 // Bulk rows beside others make a pass longer by a tenth at most.
 constexpr int64_t bulk_share = 10;
+// Who comes while bulk has the engine to itself waits for the pass under way: its prompts make none longer than this, or than
+// twice its decodes.
+constexpr int64_t bulk_prompts_ns = 50'000'000;
 
 bool decodes(const Sequence& sequence) {
     return sequence.state == SequenceState::generating && sequence.beam_row == BeamRow::due &&
@@ -92,6 +95,8 @@ void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
 
 // Bulk has the passes in which nothing else is computed, and rows that hardly make a pass longer.
 void Scheduler::plan_background(StepPlan* plan) {
+    const bool none_runs = !unordered_ && (running_.empty() || !background.holds(*running_.back()));
+    if (none_runs && waiting_[static_cast<size_t>(Priority::bulk)].empty()) return;
     if (!plan->rows.empty()) {
         if (!cost_.ready()) return;
         const int64_t base_ns = cost_.predict_high_ns(plan->shape);
@@ -115,6 +120,10 @@ void Scheduler::plan_classes(StepPlan* plan, Classes classes) {
     for (Priority priority = classes.first; priority <= classes.last;
          priority = static_cast<Priority>(static_cast<int32_t>(priority) + 1))
         plan_decodes(plan, priority, kept_for_prompts);
+    prompt_limit_ns_ = limit_ns_;
+    if (classes.first == Priority::bulk && limit_ns_ == INT64_MAX && cost_.ready())
+        prompt_limit_ns_ =
+            std::max(bulk_prompts_ns, 2 * std::min(cost_.predict_high_ns(plan->shape), INT64_MAX / 2));
     plan_prompts(plan, classes);
     for (Priority priority = classes.first; priority <= classes.last;
          priority = static_cast<Priority>(static_cast<int32_t>(priority) + 1))
@@ -176,13 +185,24 @@ void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
 // Of the next `count` tokens of a prompt, those that the pass has time for. A prompt alone has all the time that there is.
 int32_t Scheduler::affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const {
     const bool is_bulk = background.holds(sequence);
-    if (limit_ns_ == INT64_MAX || (plan.decodes == 0 && !is_bulk)) return count;
-    int32_t most = cost_.largest_chunk(plan.shape, sequence.next_position(), count, limit_ns_);
+    if (prompt_limit_ns_ == INT64_MAX || (plan.decodes == 0 && !is_bulk)) return count;
+    const int32_t tile = std::min(count, tile_tokens);
+    int32_t most = cost_.largest_chunk(plan.shape, sequence.next_position(), count, prompt_limit_ns_);
     if (most < count) most -= most % tile_tokens;
+    // Far into a long prompt a tile's attention may take too long, where a few tokens' does not.
+    for (int32_t piece = tile; most == 0 && piece > 0 && !is_bulk; piece /= 2)
+        if (expects_time(plan, sequence, piece)) most = piece;
     const bool only_decodes = plan.decodes == static_cast<int32_t>(plan.rows.size());
     const bool must_go_on =
         is_bulk ? plan.rows.empty() : only_decodes && passes_without_prompt_ >= passes_without_prompt_max;
-    return must_go_on ? std::max(most, std::min(count, tile_tokens)) : most;
+    return must_go_on ? std::max(most, tile) : most;
+}
+
+// Whether the pass is expected to end in time with so many more tokens of the sequence, although half of such passes may not.
+bool Scheduler::expects_time(const StepPlan& plan, const Sequence& sequence, int32_t count) const {
+    PassShape shape = plan.shape;
+    shape.add(sequence.next_position(), count, false);
+    return cost_.predict_ns(shape) <= prompt_limit_ns_;
 }
 
 void Scheduler::admit(StepPlan* plan, Priority priority) {

@@ -112,6 +112,7 @@ private:
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
     bool has_time(const StepPlan& plan, const Sequence& sequence) const;
+    bool expects_time(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     bool batch_fits(const Sequence& more) const;
     int32_t affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     void keep_pinned(Sequence* sequence);
@@ -144,9 +145,10 @@ private:
     std::pmr::vector<Sequence*> running_;  // in order of rank
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
     CostModel cost_;
-    int64_t limit_ns_ = INT64_MAX;       // of the pass that is being planned
-    int32_t passes_without_prompt_ = 0;  // although one waited
-    int32_t last_decodes_ = 0;           // rows of the pass before
+    int64_t limit_ns_ = INT64_MAX;         // of the pass that is being planned
+    int64_t prompt_limit_ns_ = INT64_MAX;  // the same for pieces of prompts
+    int32_t passes_without_prompt_ = 0;    // although one waited
+    int32_t last_decodes_ = 0;             // rows of the pass before
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
     bool preempted_ = false;  // by this plan

@@ -64,7 +64,7 @@ struct Bench {
     uint64_t submit(int32_t prompt_tokens, int32_t max_tokens) {
         RequestParams asked(&memory.other);
         asked.ignore_end = true;
-        asked.sampling.temperature = 0;
+        asked.sampling.top_k = 1;  // a draw, though of one: the clock is looked at after each
         uint64_t id = 0;
         std::pmr::vector<int32_t> prompt(static_cast<size_t>(prompt_tokens), 9, &memory.other);
         REQUIRE(engine->submit(std::move(asked), std::move(prompt), max_tokens, &id, nullptr) == Status::OK);
