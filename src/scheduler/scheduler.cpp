@@ -72,6 +72,7 @@ void Scheduler::enqueue(Sequence* sequence) {
 }
 
 void Scheduler::reprioritize(Sequence* sequence) {
+    if (sequence->queue == &pinned_) return;
     stalled_ = false;
     if (sequence->queue == nullptr) {
         unordered_ = true;
@@ -86,7 +87,7 @@ void Scheduler::reprioritize(Sequence* sequence) {
 void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     last_decodes_ = plan->decodes;
     plan->clear();
-    preempted_ = closed_ = false;
+    preempted_ = closed_ = kept_pin_ = false;
     lend();
     if (unordered_) order_running();
     limit_ns_ = pass_budget_ns;
@@ -95,7 +96,7 @@ void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     passes_without_prompt_ =
         prompts && plan->decodes == static_cast<int32_t>(plan->rows.size()) ? passes_without_prompt_ + 1 : 0;
     plan_background(plan);
-    stalled_ = plan->rows.empty() && !preempted_;
+    stalled_ = plan->rows.empty() && !preempted_ && !kept_pin_;
 }
 
 // Those who compute a beginning that more urgent ones wait for are as urgent as these, while they wait.
@@ -281,7 +282,8 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
     Sequence* first = first_of_unit(sequence);
     cache_->match(first->tokens, &first->cache);
     bool fits = has_blocks(plan, sequence);
-    while (fits && running() + unit_size(*sequence) > params_.max_sequences) {
+    const bool is_whole_pin = sequence->is_whole_pin();
+    while (fits && !is_whole_pin && running() + unit_size(*sequence) > params_.max_sequences) {
         Sequence* victim = victim_for(*sequence, true);
         fits = victim != nullptr;
         if (fits) preempt(plan, victim);
@@ -289,6 +291,14 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
     if (!fits) {
         cache_->release(&first->cache);
         return false;
+    }
+    if (is_whole_pin) {
+        sequence->queue->remove(sequence);
+        sequence->skipped = 0;
+        note_admission(sequence);
+        keep_pinned(sequence);
+        kept_pin_ = true;
+        return true;
     }
     for_each_of_unit(sequence, [&](Sequence* one) {
         one->queue->remove(one);
@@ -331,15 +341,16 @@ bool Scheduler::batch_fits(const Sequence& more) const {
 // Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
 bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
     while (true) {
-        int32_t reserve = 0;
-        for_each_of_unit(sequence, [&](const Sequence* one) { reserve += reserve_of(*one); });
+        int32_t growing = 0;
+        for_each_of_unit(sequence, [&](const Sequence* one) { growing += growth(*one); });
         const bool alone = running_.empty();
         const int32_t watermark = alone ? 0 : params_.watermark_blocks;
         const bool fits =
             params_.policy == MemoryPolicy::reserve
-                ? reserved_blocks() + reserve <= cache_->total()
-                : blocks_of_unit_still_needed(sequence) + growing_blocks(running_.size()) + watermark <=
-                      cache_->available();
+                ? reserved_blocks() + growing <= cache_->available()
+                : sequence->is_whole_pin() ||
+                      blocks_of_unit_still_needed(sequence) + growing_blocks(running_.size()) + watermark <=
+                          cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
         if (victim == nullptr || !preempting_suffices(sequence)) return false;
@@ -374,9 +385,20 @@ int32_t Scheduler::growing_blocks(size_t count) const {
     return blocks;
 }
 
+// Blocks that a sequence may still take until it is full: all but those that it has computed whole, or holds alone.
+int32_t Scheduler::growth(const Sequence& sequence) const {
+    if (sequence.request->beams != nullptr) return sequence.index == 0 ? growth_of_unit(sequence) : 0;
+    if (sequence.computed() >= sequence.positions_most()) return 0;
+    const auto& blocks = sequence.cache.blocks;
+    auto kept = static_cast<size_t>(sequence.computed() / limits::kv_block_tokens);
+    while (kept < blocks.size() && cache_->references(blocks[kept]) == 1) kept++;
+    return std::max(sequence.blocks_most() - static_cast<int32_t>(kept), 0);
+}
+
+// Blocks that those which run may still take: never more than there are for them.
 int32_t Scheduler::reserved_blocks() const {
     int32_t blocks = 0;
-    for (const Sequence* sequence : running_) blocks += reserve_of(*sequence);
+    for (const Sequence* sequence : running_) blocks += growth(*sequence);
     return blocks;
 }
 
@@ -393,7 +415,8 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
         count = cache_->preparable(sequence->cache) - first;
         if (count <= 0) return false;
     }
-    plan->add({sequence, first, count, first + count == sequence->length()});
+    const bool logits = first + count == sequence->length() && !sequence->is_pin();
+    plan->add({sequence, first, count, logits});
     return true;
 }
 
@@ -438,7 +461,20 @@ void Scheduler::commit(const PlanRow& row) {
     Sequence* sequence = row.sequence;
     cache_->commit(sequence->tokens, row.first + row.count, &sequence->cache);
     sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
-    if (sequence->state == SequenceState::prompt && row.logits) sequence->state = SequenceState::generating;
+    if (sequence->state == SequenceState::prompt && sequence->is_whole_pin()) {
+        running_.erase(std::find(running_.begin(), running_.end(), sequence));
+        keep_pinned(sequence);
+    } else if (sequence->state == SequenceState::prompt && row.logits) {
+        sequence->state = SequenceState::generating;
+    }
+}
+
+// It stands in no list of those that compute any more, so nobody finds it as a victim.
+void Scheduler::keep_pinned(Sequence* sequence) {
+    sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
+    sequence->state = SequenceState::pinned;
+    sequence->lent = Priority::paused;
+    pinned_.insert(sequence);
 }
 
 void Scheduler::remove(Sequence* sequence) {
@@ -491,6 +527,11 @@ bool Scheduler::consistent(int64_t held_by_others) const {
             static_cast<int32_t>(sequence->cache.blocks.size()) * limits::kv_block_tokens)
             return false;
         if (sequence->computed() > sequence->length() || sequence->length() > sequence->limit) return false;
+    }
+    for (const Sequence* sequence = pinned_.front(); sequence != nullptr; sequence = sequence->next) {
+        held += static_cast<int64_t>(sequence->cache.blocks.size());
+        if (!sequence->is_whole_pin() || sequence->state != SequenceState::pinned) return false;
+        if (sequence->blocks_most() != static_cast<int32_t>(sequence->cache.blocks.size())) return false;
     }
     return (unordered_ || std::is_sorted(running_.begin(), running_.end(), ranks)) &&
            cache_->consistent(held);
