@@ -447,8 +447,8 @@ ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* p
  * takes those of the parent (not its samples and deadline), with its limit of tokens; otherwise they are read as engine_submit
  * does, but for parts (must be none), first_sample, generated_tail, cache_salt and prefix_cache, which follow from the parent;
  * max_tokens counts from the fork on. The draws of a fork depend on the parent's, the position and how many forks the parent
- * had before. A fork of a pin is its first tokens as a prompt; NULL then takes the defaults of engine_request_params, the pin's
- * priority and as many tokens as fit. Errors: those of engine_submit; STALE_ID; INVALID_ARGUMENT for sequence and position. */
+ * had before. A fork of a pin has its tokens as a prompt, and with NULL the default parameters but for the pin's priority.
+ * Errors: those of engine_submit; STALE_ID; INVALID_ARGUMENT for sequence and position. */
 ENGINE_API engine_status engine_fork(engine* e, engine_request parent, int32_t sequence, int32_t position,
                                      const engine_request_params* params, engine_request* id, engine_error* error);
 
@@ -476,35 +476,23 @@ typedef struct engine_pin_params {
 ENGINE_API engine_status engine_pin_params_init(engine_pin_params* params, size_t size);
 
 /* Computes the beginning of prompts, such as the system prompt of a game, and keeps its blocks in the KV cache until
- * engine_unpin: every later prompt that begins with the same tokens starts after them. The parts become tokens as in
- * engine_submit, but chat messages are not followed by the opening of an answer. What counts are equal tokens: where a text goes
- * on, its last token may come out as another. In an engine made with prefix_cache = 0 only forks of the pin find its blocks.
- *
- * *id is a request without answer and events: it waits, is computed in steps like a prompt and may be preempted meanwhile
- * (engine_request_get_info tells how far it is), and is ENGINE_REQUEST_PINNED then, which nothing but engine_unpin ends. It takes
- * a place among max_requests, and among max_sequences while it is computed. It can be forked, and its tokens asked for.
- *
- * Pinned blocks are missing to everybody else, from this call on: a request can get at most as long as they leave room for, and
- * a pin is refused where a live request could then not finish, or no block would be left. Blocks that pins have in common count
- * once (engine_stats.kv_blocks_pinned), and whole blocks that a request begins with are no loss to it.
- * Errors: those of engine_submit; POOL_TOO_SMALL with the numbers: nothing was taken in. */
+ * engine_unpin: every later prompt that begins with the same tokens starts after them. Parts become tokens as in engine_submit,
+ * but chat messages are not followed by the opening of an answer. With prefix_cache = 0 only forks of the pin find its blocks.
+ * *id is a request without answer and events: it is computed in steps like a prompt, and is ENGINE_REQUEST_PINNED then, which
+ * nothing but engine_unpin ends. It takes a place among max_requests, and among max_sequences while it is computed. It can be
+ * forked. Pinned blocks are missing to everybody else, from this call on: requests get at most as long as they leave room for,
+ * and a pin is refused where a live request could then not finish. Blocks that pins have in common count once, and whole blocks
+ * that a request begins with are no loss to it. Errors: those of engine_submit; POOL_TOO_SMALL with the numbers. */
 ENGINE_API engine_status engine_pin(engine* e, const engine_pin_params* params, engine_request* id, engine_error* error);
 
-/* Lets a pin go in whatever state it is, and its id is stale (engine_release and engine_cancel do the same). Requests that began
- * with it keep what they use; the rest stays findable until its room is needed. Blocks and place are free when a step has taken
- * notice and the pass that it is in has ended. Errors: STALE_ID; INVALID_ARGUMENT: the id is that of another request. */
+/* Lets a pin go, whole or not, as engine_release and engine_cancel do. Errors: STALE_ID; INVALID_ARGUMENT: it is not a pin's. */
 ENGINE_API engine_status engine_unpin(engine* e, engine_request id);
 
-/* Gives memory of the KV cache back to the allocator (the built-in one: to the operating system), after a burst or when the host
- * needs it for something else; *bytes (may be NULL) is how much. Blocks come in 32 to 64 slabs (in a small cache each block is
- * one); a slab goes if nobody holds a block of it, and what is left suffices for the pins and for all live requests, each at its
- * greatest length. Prefixes that are cached in it without being pinned are forgotten. No token changes, at most the time that it
- * takes.
- *
- * From any thread at any time, in the middle of a pass too: what the pass uses stays. engine_submit, engine_fork and engine_pin
- * take slabs again as they need them, and so that cached prefixes don't have to make room for them; if the allocator then lacks
- * what live requests need, they are ENGINE_NOMEM. A step allocates nothing, after a trim either. Scratch memory has its size from
- * engine_create on and stays. Errors: INVALID_ARGUMENT. */
+/* Gives memory of the KV cache back to the allocator (the built-in one: to the operating system); *bytes (may be NULL) is how
+ * much. It goes in 32 to 64 slabs of blocks: those of which nobody holds a block, as far as the rest suffices for the pins and
+ * for all live requests at their greatest lengths; what is cached in them without being pinned is forgotten. From any thread at
+ * any time, also during a pass. Whatever submits takes slabs again as it needs them, and for what is cached, which then need not
+ * make room; it is ENGINE_NOMEM if memory for live requests is gone. Scratch memory stays. Errors: INVALID_ARGUMENT. */
 ENGINE_API engine_status engine_trim(engine* e, uint64_t* bytes);
 
 enum {
@@ -701,8 +689,7 @@ typedef struct engine_stats {
     int32_t paused;
     int32_t kv_blocks_free;
     int32_t kv_blocks_held;      /* by sequences */
-    int32_t kv_blocks_cached;    /* by nobody, findable until they are needed; free + held + cached +
-                                    trimmed = kv_blocks */
+    int32_t kv_blocks_cached;    /* by nobody, findable until needed; free + held + cached + trimmed = kv_blocks */
     uint64_t requests_submitted;
     uint64_t requests_finished;  /* for whatever reason: cancelled and failed ones too */
     uint64_t requests_cancelled;
@@ -733,9 +720,9 @@ typedef struct engine_stats {
     double cost_token_context_us; /* and for each pair of a token and a position that it attends to */
     double cost_error;    /* mean of |measured - expected| / the larger, of the last hundred passes or so */
     double host_share;    /* of the time in which there was work, how much the host gave to steps. 0 .. 1 */
-    int32_t kv_blocks_pinned; /* that pins fill together, those still to be computed among them */
+    int32_t kv_blocks_pinned;  /* that pins fill together, those still to be computed among them */
     int32_t kv_blocks_trimmed; /* given back by engine_trim, not taken again yet */
-    uint64_t kv_bytes;    /* that the KV cache has from the allocator now: its blocks but for the trimmed ones, and its books */
+    uint64_t kv_bytes;         /* that the KV cache has from the allocator now: its blocks without trimmed ones, and its books */
 } engine_stats;
 ENGINE_API engine_status engine_stats_init(engine_stats* stats, size_t size);
 ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats);

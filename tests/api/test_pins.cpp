@@ -402,3 +402,67 @@ TEST_CASE("pins of wrong arguments say what is wrong, a failing allocation leave
     host.run();
     CHECK(host.info(third).state == ENGINE_REQUEST_PINNED);
 }
+
+TEST_CASE("a beam search beside a pin fits whole or is refused, and says what it says without one") {
+    for (const int32_t policy : {ENGINE_MEMORY_PREEMPT, ENGINE_MEMORY_RESERVE}) {
+        const std::vector<int32_t> prefix = some_tokens(3, 70);
+        const std::vector<int32_t> prompt = joined(beginning(prefix, 64), some_tokens(4, 10));
+        const engine_part part = tokens_part(prompt);
+        engine_request_params search = request_params(&part, 1);
+        search.beam_width = 4;
+        search.max_tokens = 30;
+        search.ignore_end = 1;
+        Host alone(engine_of(64, policy));
+        const Story expected = alone.answer(search);
+        CHECK(expected.tokens.size() == 30);
+
+        // 103 positions: four whole blocks of prompt, which are the pin's too, and at most four for each hypothesis.
+        for (const int32_t blocks : {20, 21, 30}) {
+            CAPTURE(blocks);
+            PinHost host(engine_of(blocks, policy));
+            const engine_request pin = host.pin(prefix);
+            engine_request id = 0;
+            Failure failure;
+            const engine_status status = engine_submit(host.e, &search, &id, failure);
+            REQUIRE(engine_trim(host.e, nullptr) == ENGINE_OK);
+            if (blocks == 20) {
+                CHECK(status == ENGINE_POOL_TOO_SMALL);
+                CHECK(failure.names("beam_width"));
+                search.max_tokens = -1;  // as many as fit: fewer than that
+                CHECK(engine_submit(host.e, &search, &id, failure) == ENGINE_OK);
+                search.max_tokens = 30;
+                host.run();
+                CHECK(host.stories[id].finish_reason == ENGINE_FINISH_LENGTH);
+                CHECK(host.stories[id].tokens.size() < 30);
+                continue;
+            }
+            REQUIRE(status == ENGINE_OK);
+            host.flood();
+            host.run();
+            CHECK(host.stories[id].tokens == expected.tokens);
+            CHECK(host.info(pin).state == ENGINE_REQUEST_PINNED);
+            REQUIRE(engine_unpin(host.e, pin) == ENGINE_OK);
+            host.run();
+            CHECK(host.stats().kv_blocks_held == 0);
+
+            REQUIRE(engine_submit(host.e, &search, &id, failure) == ENGINE_OK);
+            engine_request other = 0;
+            if (blocks == 21)
+                CHECK(host.try_pin(some_tokens(9, 20), &other, failure) == ENGINE_POOL_TOO_SMALL);
+            host.run();
+            CHECK(host.stories[id].tokens == expected.tokens);
+        }
+    }
+}
+
+TEST_CASE("a pin has no answer that could be saved") {
+    PinHost host(engine_of(20));
+    const engine_request pin = host.pin(some_tokens(3, 40));
+    host.run();
+    unsigned char bytes[4096];
+    size_t size = 0;
+    Failure failure;
+    CHECK(engine_session_save(host.e, pin, 0, -1, bytes, sizeof bytes, &size, failure) ==
+          ENGINE_INVALID_ARGUMENT);
+    CHECK(failure.names("pin"));
+}
