@@ -8,6 +8,7 @@ namespace treadle::test {
 const World::Action World::actions[] = {
     {"submit", 40, &World::act_submit},
     {"submit a burst", 4, &World::act_submit_burst},
+    {"submit a large one before a stream", 2, &World::act_submit_large},
     {"submit many behind a producer", 3, &World::act_submit_with_producer},
     {"submit one too long", 3, &World::act_submit_too_long},
     {"submit without memory", 3, &World::act_submit_without_memory},
@@ -195,6 +196,28 @@ void World::act_submit_burst() {
     for (int32_t i = between(2, driver_->params().max_sequences + 3); i > 0; i--) {
         Submission asked = make_submission();
         if (alike) asked.prompt = first.prompt;
+        submit(std::move(asked));
+    }
+}
+
+// One that needs most of the cache, and then many that need little of it and could pass it for ever.
+void World::act_submit_large() {
+    Submission asked = make_submission();
+    asked.prompt = make_prompt(longest_prompt_);
+    asked.max_tokens = -1;
+    asked.samples = 1;
+    if (submit(std::move(asked))) stream_until_ = step_ + 80;
+}
+
+void World::submit_stream() {
+    if (step_ >= stream_until_) return;
+    for (int32_t i = 0; i < 3; i++) {
+        if (static_cast<int32_t>(lives_.size()) >= driver_->params().max_requests) return;
+        Submission asked = make_submission();
+        asked.prompt.resize(std::min(asked.prompt.size(), size_t{3}));
+        asked.max_tokens = between(1, 8);
+        asked.samples = 1;
+        asked.keep = false;
         submit(std::move(asked));
     }
 }

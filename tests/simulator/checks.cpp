@@ -112,12 +112,10 @@ void World::check_pace(int64_t budget_us, int64_t jumps_before) {
     idle_steps_ = moved || report_.next_step_us != 0 ? 0 : idle_steps_ + 1;
     if (idle_steps_ > idle_steps_max)
         fail("%lld steps with work and no progress", static_cast<long long>(idle_steps_));
-    const bool polls =
-        report_.waiting_poll > 0 || std::any_of(lives_.begin(), lives_.end(),
-                                                [](const auto& each) { return each.second.waited_for_poll; });
-    if (budget_us == 0 && work_promised_ && !host_acted_ && report_.passes == 0 && !polls &&
-        !deadline_passed_)
-        fail("the engine promised work and computed no pass");
+    // One plan in vain is allowed: who was paused under a pass, or has no room for events, shows only then.
+    const bool vain = budget_us == 0 && work_promised_ && !host_acted_ && report_.passes == 0;
+    vain_steps_ = vain ? vain_steps_ + 1 : 0;
+    if (vain_steps_ > 1 && !deadline_passed_) fail("the engine promised work twice and computed no pass");
     work_promised_ = report_.next_step_us == 0;
     slept_ = report_.next_step_us != 0;
     coverage_->cut_steps += budget_us > 0 && control_.begins > control_.passes_done ? 1 : 0;
@@ -212,6 +210,7 @@ void World::check_request(Live& live, const RequestInfo& info) {
     coverage_->room_full += info.waits_for_poll ? 1 : 0;
     check_deadline(live, info);
     check_waiting(live, info);
+    check_prompt(live, info);
     live.state_before = live.state;
     live.ran_before = live.runs();
     live.got_token = info.generated_tokens > live.generated;
@@ -244,6 +243,28 @@ void World::check_waiting(Live& live, const RequestInfo& info) {
     if (live.overtaken > followers_max + params.max_sequences && info.state == SequenceState::waiting &&
         live.asked.priority <= Priority::normal)
         fail("request %llu waits and %lld later ones began", number, static_cast<long long>(live.overtaken));
+}
+
+// Decodes leave a prompt something of every pass: of the prompts that are under way the first gets on. Asked only where all are
+// alike and nothing is computed twice.
+void World::check_prompt(Live& live, const RequestInfo& info) {
+    const EngineParams& params = driver_->params();
+    const bool alike =
+        !mixed_priorities_ && params.memory_policy == MemoryPolicy::reserve && params.max_batch_tokens > 1;
+    const bool stays = live.state == SequenceState::prompt && info.state == SequenceState::prompt &&
+                       live.prompt_done == info.prompt_tokens_done && live.asked.samples == 1;
+    const bool first =
+        alike && stays && std::none_of(lives_.begin(), lives_.end(), [&](const auto& each) {
+            const Live& other = each.second;
+            return &other != &live &&
+                   (other.asked.samples > 1 || other.released ||
+                    (other.number < live.number &&
+                     (other.state_before == SequenceState::prompt || other.state == SequenceState::prompt)));
+        });
+    live.passes_without_prompt = first ? live.passes_without_prompt + report_.passes : 0;
+    if (live.passes_without_prompt > turn_passes() + 2)
+        fail("request %llu computes its prompt as the first and got nothing in %lld passes",
+             static_cast<number_t>(live.number), static_cast<long long>(live.passes_without_prompt));
 }
 
 // The first in rank of those that could go on.

@@ -4,6 +4,7 @@
 // 'N passed, N failed', counted in worlds. A failed world tells its seed, step and last actions, and how to run it again; one
 // that dies or hangs tells at least the latter.
 #include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -36,7 +37,7 @@ void die(int signal_number) {
     raise(signal_number);
 }
 
-constexpr unsigned hang_s = 300;  // a world takes milliseconds; under valgrind seconds
+constexpr time_t hang_s = 300;  // of computing: a world takes milliseconds; under valgrind seconds
 
 struct Arguments {
     uint64_t steps = 100'000;
@@ -83,7 +84,8 @@ bool read_arguments(int count, char** values, Arguments* out) {
 bool run_world(uint64_t seed, const char* program, Coverage* coverage) {
     std::snprintf(last_words, sizeof last_words,
                   "failed: a world died or hung\n  again: %s --only %" PRIu64 "\n", program, seed);
-    alarm(hang_s);
+    const itimerval hang{{0, 0}, {hang_s, 0}};
+    setitimer(ITIMER_PROF, &hang, nullptr);
     World world(seed, coverage);
     try {
         world.run();
@@ -112,7 +114,7 @@ int64_t print_coverage(const Coverage& coverage) {
 int main(int count, char** values) {
     Arguments arguments;
     if (!read_arguments(count, values, &arguments)) return 2;
-    for (const int each : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM}) signal(each, die);
+    for (const int each : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF}) signal(each, die);
     if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(say_last_words);
     Coverage coverage;
     int64_t failed = 0;

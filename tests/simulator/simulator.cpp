@@ -33,6 +33,14 @@ void World::choose_parameters() {
     if (one_in(3)) params.itl_target_us = one_in(2) ? between(1, 400) : between(400, 3000);
     if (one_in(3)) host_pause_us_ = between(1, 2000);
 
+    const bool crowded = one_in(6);  // many for few places in a pass, for long
+    if (crowded) {
+        params.max_sequences = between(5, 9);
+        params.max_batch_tokens = between(2, 5);
+        params.kv_blocks = 40;
+        params.memory_policy = MemoryPolicy::reserve;
+    }
+
     control_.checking = one_in(8) ? FakeControl::Checking::some : FakeControl::Checking::all;
     control_.seed = random_.next();
     control_.jitter = one_in(2) ? 0.5 : 0;
@@ -42,12 +50,12 @@ void World::choose_parameters() {
     may_break_ = one_in(6);
 
     driver_ = std::make_unique<Driver>(model_options_, params, &control_);
-    mixed_priorities_ = !one_in(3);
+    mixed_priorities_ = !crowded && !one_in(3);
     deadlines_ = one_in(2);
     salts_ = one_in(2);
     driver_->clock().read_cost_ns = one_in(3) ? 1000 : 0;
     longest_prompt_ = std::min(driver_->params().context_length, params.kv_blocks * 16) - 1;
-    typical_tokens_ = between(2, 24);
+    typical_tokens_ = crowded ? 24 : between(2, 24);
     life_steps_ = between(100, 500);
     actions_per_step_ = between(1, 4);
     for (std::vector<int32_t>& family : families_)
@@ -61,6 +69,7 @@ void World::run() {
     coverage_->worlds++;
     while (step_ < life_steps_ && broken_ == Status::OK) {
         cancel_producers();
+        submit_stream();
         for (int32_t i = between(0, actions_per_step_); i > 0; i--) act();
         step(budget_us_);
         if (step_ >= withhold_polls_until_) poll(one_in(4) ? static_cast<size_t>(between(1, 20)) : SIZE_MAX);

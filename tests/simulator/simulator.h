@@ -97,6 +97,7 @@ private:
         bool waited_for_poll = false;
         int32_t prompt_done = 0;
         int64_t passes_without_token = 0;
+        int64_t passes_without_prompt = 0;  // while it was the first whose prompt was under way
         int64_t overtaken = 0;
         // Of the newest step.
         SequenceState state_before = SequenceState::waiting;
@@ -124,9 +125,11 @@ private:
     void choose_order(Submission* asked);
     void cancel(Live& live);
     void cancel_producers();
+    void submit_stream();
     Live* pick(bool (*wanted)(const Live&));
     void act_submit();
     void act_submit_burst();
+    void act_submit_large();
     void act_submit_with_producer();
     void act_submit_too_long();
     void act_submit_without_memory();
@@ -167,6 +170,7 @@ private:
     void check_requests();
     void check_request(Live& live, const RequestInfo& info);
     void check_waiting(Live& live, const RequestInfo& info);
+    void check_prompt(Live& live, const RequestInfo& info);
     void check_first();
     void check_admission(const Live* first);
     void check_order();
@@ -217,6 +221,7 @@ private:
         int64_t step;
         uint64_t number;
     };
+    int64_t stream_until_ = 0;            // small requests come in every step
     std::vector<DoomedProducer> doomed_;  // producers of a beginning that the host cancels at a step
 
     int64_t step_ = 0;
@@ -233,6 +238,7 @@ private:
     int32_t wakes_ = 0;       // between the last step and the one before
     bool slept_ = false;      // the last step said that there is no work
     bool work_promised_ = false;
+    int64_t vain_steps_ = 0;        // in which there was to be work, one after another
     int64_t step_start_ns_ = 0;     // of the newest step, by the virtual clock
     int64_t step_begins_ = 0;       // passes begun before it
     bool deadline_passed_ = false;  // of a live request, by the end of it

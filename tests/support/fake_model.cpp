@@ -2,6 +2,7 @@
 #include "fake_model.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <stdexcept>
 
@@ -102,21 +103,26 @@ void FakeModel::logits(uint64_t prefix, float* out) const {
 
 void FakeModel::result(const float* logits, float inverse_temperature, RowResult* out) const {
     *out = {};
-    std::vector<Candidate> order(static_cast<size_t>(options_.vocabulary));
+    // Numbers that sort as (logit descending, id ascending) do: most of a simulation's time is spent here.
+    std::vector<uint64_t> order(static_cast<size_t>(options_.vocabulary));
     for (int32_t id = 0; id < options_.vocabulary; id++) {
-        if (!(logits[id] - logits[id] == 0)) return;  // a NaN or an infinity
-        order[static_cast<size_t>(id)] = {logits[id], id};
+        if (!(logits[id] - logits[id] == 0)) return;                   // a NaN or an infinity
+        const auto bits = std::bit_cast<uint32_t>(logits[id] + 0.0f);  // one zero only
+        const uint32_t rising = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+        order[static_cast<size_t>(id)] = uint64_t{~rising} << 32 | static_cast<uint32_t>(id);
     }
     out->usable = 1;
     out->count = std::min(options_.vocabulary, limits::candidates_kept);
-    std::partial_sort(order.begin(), order.begin() + out->count, order.end(),
-                      [](const Candidate& a, const Candidate& b) {
-                          return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
-                      });
-    std::copy_n(order.begin(), out->count, out->best);
+    std::sort(order.begin(), order.end());
+    for (int32_t i = 0; i < out->count; i++) {
+        const auto id = static_cast<int32_t>(static_cast<uint32_t>(order[static_cast<size_t>(i)]));
+        out->best[i] = {logits[id], id};
+    }
     out->max = out->best[0].logit;
     out->sum = sum_of_powers(logits, options_.vocabulary, out->max, math::log2e);
-    out->sum_scaled = sum_of_powers(logits, options_.vocabulary, out->max, math::log2e * inverse_temperature);
+    out->sum_scaled = inverse_temperature == 1 ? out->sum
+                                               : sum_of_powers(logits, options_.vocabulary, out->max,
+                                                               math::log2e * inverse_temperature);
 }
 
 SoloSequence::SoloSequence(const FakeModel& model, SoloParams params, std::span<const int32_t> tokens,
