@@ -29,9 +29,10 @@ SCRIPTS = [("text", "check_text.py", False, True), ("symbols", "check_symbols.py
            ("consumers", "check_consumers.sh", True, False)]
 
 
-def run(command, environment):
-    """Runs a command and shows its output as it comes; one that takes too long is killed. Returns (exit status, output)."""
-    process = subprocess.Popen([str(part) for part in command], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL,
+def run(command, build, environment):
+    """Runs a command and shows its output as it comes; one that takes too long is killed. Returns (exit status, output). In the
+    build folder: there the names of source files hold, by which tests find theirs, also where ccache has made them relative."""
+    process = subprocess.Popen([str(part) for part in command], cwd=build, env=environment, stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     watchdog = threading.Timer(TIMEOUT_S, process.kill)
     watchdog.start()
@@ -104,7 +105,7 @@ def main():
             print(f"failed: {command[0]} was not built")
             status, output = 1, ""
         else:
-            status, output = run(command, environment)
+            status, output = run(command, build, environment)
         passed, failed = count(status, output)
         if status != 0:
             print(f"== {name} ended with status {status}", flush=True)
