@@ -10,7 +10,7 @@ configured := $(build)/build.ninja
 compile = cmake --build $(build) $(if $(1),--target $(1)) </dev/null >&2
 
 .DEFAULT_GOAL := all
-.PHONY: all chat plan test simulate bench check format install clean help
+.PHONY: all chat plan test simulate bench bench-serving check format install clean help
 .SUFFIXES:
 
 all: $(configured) ## build the libraries and the examples (PRESET=debug, clang, asan or tsan for other builds)
@@ -45,6 +45,13 @@ bench: ## measure speed beside llama.cpp and print a table (PEER=0 without llama
 	@model=$$(examples/fetch_model.sh) && tests/bench/bench.py $(build) --model "$$model" \
 		$(if $(PEER),--peer "$(PEER)") $(if $(THREADS),--threads "$(THREADS)") $(if $(RUNS),--runs "$(RUNS)")
 
+bench-serving: ## measure serving: memory, batching, latency, budgets; prints tables (ONLY=waste,budget RUNS=3 STEPS=10000 THREADS=2)
+	@$(tools)/setup.sh test
+	@$(MAKE) --no-print-directory --silent $(configured)
+	@$(call compile,serving_bench serving_inside)
+	@model=$$(examples/fetch_model.sh) && tests/bench/serving.py $(build) --model "$$model" $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(THREADS),--threads "$(THREADS)") $(if $(RUNS),--runs "$(RUNS)") $(if $(STEPS),--steps "$(STEPS)")
+
 check: ## everything that can be checked: text, format, tidy, symbols, other compilers, sanitizers, valgrind
 	@$(tools)/setup.sh check
 	@model=$$(examples/fetch_model.sh) && $(tools)/check_all.py --model "$$model"
@@ -60,7 +67,7 @@ clean: ## remove everything that was built (the fetched model stays in the user'
 	rm -rf build
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(configured):
 	@$(tools)/setup.sh --check build

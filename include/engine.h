@@ -414,9 +414,9 @@ ENGINE_API engine_status engine_request_params_init(engine_request_params* param
 
 /* Takes a request in. It is tokenized here, joins the next pass that has room, and will finish, however short memory gets: all
  * that it needs is allocated now, except blocks of the KV cache, which it may have to wait for. A sequence has at most
- * min(prompt + max_tokens, context_length, 16 * kv_blocks) tokens and ends with ENGINE_FINISH_LENGTH when it gets there. A
- * character that the prompt's last tokens begin is delivered whole when the answer completes it. Wakes the host
- * (engine_wake_fn).
+ * min(prompt + max_tokens, context_length, 16 * (kv_blocks - P)) tokens and ends with ENGINE_FINISH_LENGTH when it gets there;
+ * P are the blocks of pins (engine_pin) but for whole ones that the prompt begins with. A character that the prompt's last
+ * tokens begin is delivered whole when the answer completes it. Wakes the host (engine_wake_fn).
  * Errors: INVALID_ARGUMENT with the field, INVALID_UTF8, TOKEN_OUT_OF_RANGE, UNSUPPORTED_TEMPLATE, PROMPT_TOO_LONG,
  * POOL_TOO_SMALL, FULL, LIMIT, NOMEM, UNUSABLE: nothing was taken in. */
 ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
@@ -447,7 +447,8 @@ ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* p
  * takes those of the parent (not its samples and deadline), with its limit of tokens; otherwise they are read as engine_submit
  * does, but for parts (must be none), first_sample, generated_tail, cache_salt and prefix_cache, which follow from the parent;
  * max_tokens counts from the fork on. The draws of a fork depend on the parent's, the position and how many forks the parent
- * had before. Errors: those of engine_submit; STALE_ID; INVALID_ARGUMENT for sequence and position. */
+ * had before. A fork of a pin has its tokens as a prompt, and with NULL the default parameters but for the pin's priority.
+ * Errors: those of engine_submit; STALE_ID; INVALID_ARGUMENT for sequence and position. */
 ENGINE_API engine_status engine_fork(engine* e, engine_request parent, int32_t sequence, int32_t position,
                                      const engine_request_params* params, engine_request* id, engine_error* error);
 
@@ -464,13 +465,44 @@ ENGINE_API engine_status engine_cancel(engine* e, engine_request id);
  * has taken notice and the pass that it is in has ended. Errors: STALE_ID. */
 ENGINE_API engine_status engine_release(engine* e, engine_request id);
 
+typedef struct engine_pin_params {
+    uint32_t struct_size;
+    int32_t priority;         /* ENGINE_PRIORITY_…, with which it is computed. Default: normal */
+    const engine_part* parts; /* the prefix, as of a prompt; at least one token in all */
+    size_t part_size;         /* sizeof(engine_part); the default of the init function */
+    size_t part_count;
+    uint64_t cache_salt;      /* only requests with the same salt find it. Default: 0 */
+} engine_pin_params;
+ENGINE_API engine_status engine_pin_params_init(engine_pin_params* params, size_t size);
+
+/* Computes the beginning of prompts, such as the system prompt of a game, and keeps its blocks in the KV cache until
+ * engine_unpin: every later prompt that begins with the same tokens starts after them. Parts become tokens as in engine_submit,
+ * but chat messages are not followed by the opening of an answer. With prefix_cache = 0 only forks of the pin find its blocks.
+ * *id is a request without answer and events: it is computed in steps like a prompt, and is ENGINE_REQUEST_PINNED then, which
+ * nothing but engine_unpin ends. It takes a place among max_requests, and among max_sequences while it is computed. It can be
+ * forked. Pinned blocks are missing to everybody else, from this call on: requests get at most as long as they leave room for,
+ * and a pin is refused where a live request could then not finish. Blocks that pins have in common count once, and whole blocks
+ * that a request begins with are no loss to it. Errors: those of engine_submit; POOL_TOO_SMALL with the numbers. */
+ENGINE_API engine_status engine_pin(engine* e, const engine_pin_params* params, engine_request* id, engine_error* error);
+
+/* Lets a pin go, whole or not, as engine_release and engine_cancel do. Errors: STALE_ID; INVALID_ARGUMENT: it is not a pin's. */
+ENGINE_API engine_status engine_unpin(engine* e, engine_request id);
+
+/* Gives memory of the KV cache back to the allocator (the built-in one: to the operating system); *bytes (may be NULL) is how
+ * much. It goes in 32 to 64 slabs of blocks: those of which nobody holds a block, as far as the rest suffices for the pins and
+ * for all live requests at their greatest lengths; what is cached in them without being pinned is forgotten. From any thread at
+ * any time, also during a pass. Whatever submits takes slabs again as it needs them, and for what is cached, which then need not
+ * make room; it is ENGINE_NOMEM if memory for live requests is gone. Scratch memory stays. Errors: INVALID_ARGUMENT. */
+ENGINE_API engine_status engine_trim(engine* e, uint64_t* bytes);
+
 enum {
     ENGINE_REQUEST_WAITING = 0,      /* for room in the batch or the KV cache */
     ENGINE_REQUEST_PROMPT = 1,       /* its prompt is being computed */
     ENGINE_REQUEST_GENERATING = 2,
     ENGINE_REQUEST_WAITING_POLL = 3, /* its events fill their room: it goes on after a poll */
     ENGINE_REQUEST_FINISHED = 4,
-    ENGINE_REQUEST_PAUSED = 5
+    ENGINE_REQUEST_PAUSED = 5,
+    ENGINE_REQUEST_PINNED = 6        /* a pin that is computed */
 };
 
 typedef struct engine_request_info {
@@ -506,7 +538,7 @@ ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, in
  * goes on; or with -1 all of it as it is, its end included. *size is the number of bytes, also with BUFFER_TOO_SMALL (then
  * nothing is written); buffer may be NULL if capacity is 0. A sequence that lives may have grown since it was asked for its size.
  * One that ended with ENGINE_FINISH_ERROR is saved as one that goes on. A beam search is saved when it is over, each of the best
- * for itself. Errors: STALE_ID, INVALID_ARGUMENT, BUFFER_TOO_SMALL, NOMEM. */
+ * for itself; a pin has nothing to save. Errors: STALE_ID, INVALID_ARGUMENT, BUFFER_TOO_SMALL, NOMEM. */
 ENGINE_API engine_status engine_session_save(engine* e, engine_request id, int32_t sequence, int32_t position, void* buffer,
                                              size_t capacity, size_t* size, engine_error* error);
 
@@ -657,7 +689,7 @@ typedef struct engine_stats {
     int32_t paused;
     int32_t kv_blocks_free;
     int32_t kv_blocks_held;      /* by sequences */
-    int32_t kv_blocks_cached;    /* by nobody, findable until they are needed; free + held + cached = kv_blocks */
+    int32_t kv_blocks_cached;    /* by nobody, findable until needed; free + held + cached + trimmed = kv_blocks */
     uint64_t requests_submitted;
     uint64_t requests_finished;  /* for whatever reason: cancelled and failed ones too */
     uint64_t requests_cancelled;
@@ -688,6 +720,9 @@ typedef struct engine_stats {
     double cost_token_context_us; /* and for each pair of a token and a position that it attends to */
     double cost_error;    /* mean of |measured - expected| / the larger, of the last hundred passes or so */
     double host_share;    /* of the time in which there was work, how much the host gave to steps. 0 .. 1 */
+    int32_t kv_blocks_pinned;  /* that pins fill together, those still to be computed among them */
+    int32_t kv_blocks_trimmed; /* given back by engine_trim, not taken again yet */
+    uint64_t kv_bytes;         /* that the KV cache has from the allocator now: its blocks without trimmed ones, and its books */
 } engine_stats;
 ENGINE_API engine_status engine_stats_init(engine_stats* stats, size_t size);
 ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats);

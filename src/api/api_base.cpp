@@ -3,19 +3,32 @@
 
 #include "api/handles.h"
 #include "api/structs.h"
+#include "base/platform.h"
 
 namespace treadle::api {
 namespace {
 
-void* mimalloc_alloc(void*, size_t size, size_t alignment, int32_t) {
-    return mi_malloc_aligned(size, alignment);
+// Large pieces of the KV cache come straight from the operating system, so that what engine_trim gives back is free for other
+// programs at once: mimalloc keeps pages for a while.
+bool takes_pages(size_t size, int32_t kind) {
+    return kind == static_cast<int32_t>(MemoryKind::kv) && size >= size_t{1} << 20;
 }
 
-void mimalloc_free(void*, void* pointer, size_t, size_t, int32_t) { mi_free(pointer); }
+void* default_alloc(void*, size_t size, size_t alignment, int32_t kind) {
+    return takes_pages(size, kind) ? allocate_pages(size) : mi_malloc_aligned(size, alignment);
+}
+
+void default_free(void*, void* pointer, size_t size, size_t, int32_t kind) {
+    if (takes_pages(size, kind)) {
+        free_pages(pointer, size);
+    } else {
+        mi_free(pointer);
+    }
+}
 
 }  // namespace
 
-AllocatorHooks default_allocator() { return {nullptr, mimalloc_alloc, mimalloc_free}; }
+AllocatorHooks default_allocator() { return {nullptr, default_alloc, default_free}; }
 
 void write_error(engine_error* out, Status status, const Error& error) {
     if (out == nullptr || out->struct_size < struct_bytes_min || out->struct_size > struct_bytes_max) return;

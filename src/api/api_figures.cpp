@@ -51,6 +51,9 @@ engine_stats stats_of(const EngineStats& now) {
     value.cost_token_context_us = now.cost_ns[3] / 1000;
     value.cost_error = now.cost_error;
     value.host_share = now.host_share;
+    value.kv_blocks_pinned = sizes.blocks_pinned;
+    value.kv_blocks_trimmed = sizes.blocks_trimmed;
+    value.kv_bytes = now.kv_bytes;
     return value;
 }
 

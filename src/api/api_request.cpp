@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "api/handles.h"
+#include "api/params.h"
 #include "api/prompt.h"
 #include "api/structs.h"
 #include "base/limits.h"
@@ -55,13 +56,6 @@ Status read_stops(const engine_request_params& in, const Vocabulary& vocabulary,
         strings.push_back(text);
     }
     return out->stops.build(strings, error);
-}
-
-Status read_priority(int32_t in, Priority* out, Error* error) {
-    if (in < ENGINE_PRIORITY_INTERACTIVE || in > ENGINE_PRIORITY_PAUSED)
-        return fail(error, Status::INVALID_ARGUMENT, "priority is %d, which is no priority", in);
-    *out = static_cast<Priority>(in);
-    return Status::OK;
 }
 
 // A beam search chooses by probability alone; what would draw, or look at the text, has no meaning in it.
@@ -117,7 +111,7 @@ Status read_request(const engine_request_params& in, const Vocabulary& vocabular
                     static_cast<long long>(in.deadline_us));
     out->deadline_us = in.deadline_us;
     out->scope = {in.cache_salt, in.prefix_cache == 0};
-    TREADLE_TRY(read_priority(in.priority, &out->priority, error));
+    TREADLE_TRY(api::read_priority(in.priority, &out->priority, error));
     return read_stops(in, vocabulary, memory, out, error);
 }
 
@@ -248,7 +242,7 @@ ENGINE_API engine_status engine_set_priority(engine* e, engine_request id, int32
     return api::guarded(nullptr, [&](Error* error) {
         TREADLE_REQUIRE(e);
         Priority wanted = Priority::normal;
-        TREADLE_TRY(read_priority(priority, &wanted, error));
+        TREADLE_TRY(api::read_priority(priority, &wanted, error));
         return e->core->set_priority(id, wanted);
     });
 }

@@ -9,9 +9,9 @@ namespace {
 
 class PromptBuilder {
 public:
-    PromptBuilder(const engine_model& model, std::pmr::vector<int32_t>* out, Error* error)
-        : model_(model), vocabulary_(model.model->vocabulary()), out_(out), error_(error),
-          segments_(&model.memory.scratch), messages_(&model.memory.scratch) {}
+    PromptBuilder(const engine_model& model, bool opens_answer, std::pmr::vector<int32_t>* out, Error* error)
+        : model_(model), vocabulary_(model.model->vocabulary()), opens_answer_(opens_answer), out_(out),
+          error_(error), segments_(&model.memory.scratch), messages_(&model.memory.scratch) {}
 
     Status add(const engine_part* parts, size_t part_size, size_t part_count) {
         for (size_t i = 0; i < part_count;) {
@@ -79,8 +79,8 @@ private:
         TREADLE_TRY(read_messages(parts, part_size, first, *taken, &messages_, error_));
         const ChatStart start =
             ChatTemplate::start_after(vocabulary_, first == 0 ? std::span<const int32_t>() : *out_);
-        TREADLE_TRY(model_.chat_template->render(
-            messages_, start, ChatTemplate::wants_generation_prompt(messages_), segments_, error_));
+        const bool opens = opens_answer_ && ChatTemplate::wants_generation_prompt(messages_);
+        TREADLE_TRY(model_.chat_template->render(messages_, start, opens, segments_, error_));
         after_tokens_ = false;
         return Status::OK;
     }
@@ -93,6 +93,7 @@ private:
 
     const engine_model& model_;
     const Vocabulary& vocabulary_;
+    const bool opens_answer_;
     std::pmr::vector<int32_t>* out_;
     Error* error_;
     std::pmr::vector<TextSegment> segments_;
@@ -136,17 +137,31 @@ Status read_messages(const engine_part* parts, size_t part_size, size_t first, s
     return Status::OK;
 }
 
-Status build_prompt(const engine_model& model, const engine_part* parts, size_t part_size, size_t part_count,
-                    std::pmr::vector<int32_t>* out, Error* error) {
+namespace {
+
+Status build(const engine_model& model, bool opens_answer, const engine_part* parts, size_t part_size,
+             size_t part_count, std::pmr::vector<int32_t>* out, Error* error) {
     if (part_count > 0 && parts == nullptr)
         return fail(error, Status::INVALID_ARGUMENT, "parts is null, part_count is %zu", part_count);
     if (part_count > static_cast<size_t>(limits::prompt_parts_max))
         return fail(error, Status::LIMIT, "part_count is %zu, at most %d are taken", part_count,
                     limits::prompt_parts_max);
     const size_t before = out->size();
-    const Status status = PromptBuilder(model, out, error).add(parts, part_size, part_count);
+    const Status status = PromptBuilder(model, opens_answer, out, error).add(parts, part_size, part_count);
     if (status != Status::OK) out->resize(before);
     return status;
+}
+
+}  // namespace
+
+Status build_prompt(const engine_model& model, const engine_part* parts, size_t part_size, size_t part_count,
+                    std::pmr::vector<int32_t>* out, Error* error) {
+    return build(model, true, parts, part_size, part_count, out, error);
+}
+
+Status build_prefix(const engine_model& model, const engine_part* parts, size_t part_size, size_t part_count,
+                    std::pmr::vector<int32_t>* out, Error* error) {
+    return build(model, false, parts, part_size, part_count, out, error);
 }
 
 }  // namespace treadle::api

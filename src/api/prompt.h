@@ -25,6 +25,10 @@ Status view_of(const FieldName& field, const char* text, size_t bytes, std::stri
 Status build_prompt(const engine_model& model, const engine_part* parts, size_t part_size, size_t part_count,
                     std::pmr::vector<int32_t>* out, Error* error);
 
+// The same for the beginning of prompts: chat messages are not followed by the opening of an answer.
+Status build_prefix(const engine_model& model, const engine_part* parts, size_t part_size, size_t part_count,
+                    std::pmr::vector<int32_t>* out, Error* error);
+
 // Reads the messages, all of which must be chat messages, into views of the caller's strings.
 Status read_messages(const engine_part* parts, size_t part_size, size_t first, size_t count,
                      std::pmr::vector<ChatMessage>* out, Error* error);

@@ -2,6 +2,7 @@
 // Status::LIMIT with the field and the number; nothing in the library loops or allocates by a count that was not checked here.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -39,6 +40,16 @@ constexpr uint64_t text_bytes_max = 1 << 28;  // text handed to tokenize in one 
 
 // Engines and requests.
 constexpr int32_t kv_block_tokens = 16;
+
+// The KV cache is made of slabs of consecutive blocks, a power of two of them, which are given back and taken again as one: 32 to
+// 64 slabs, the last one perhaps shorter; of a small cache each block is one.
+constexpr int32_t kv_slab_shift(int32_t blocks) {
+    return std::bit_width(static_cast<uint32_t>(blocks / 32) | 1u) - 1;
+}
+constexpr int32_t kv_slab_blocks(int32_t blocks) { return 1 << kv_slab_shift(blocks); }
+constexpr int32_t kv_slabs(int32_t blocks) { return ((blocks - 1) >> kv_slab_shift(blocks)) + 1; }
+constexpr int32_t kv_slabs_max = 64;
+
 constexpr int32_t requests_max = 1 << 20;
 constexpr int32_t samples_max = 128;  // sequences of a request
 constexpr int32_t beam_width_max = 32;

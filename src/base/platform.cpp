@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -69,6 +70,13 @@ private:
 };
 
 }  // namespace
+
+void* allocate_pages(size_t size) {
+    void* pages = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return pages == MAP_FAILED ? nullptr : pages;
+}
+
+void free_pages(void* pages, size_t size) { munmap(pages, size); }
 
 ClockHook system_clock() { return {nullptr, monotonic_ns}; }
 

@@ -12,6 +12,10 @@ ClockHook system_clock();
 // Cores that this process may run on; at least 1.
 int32_t core_count();
 
+// Whole pages of the system's memory, for whom the caller remembers the size. Null: there are none.
+void* allocate_pages(size_t size);
+void free_pages(void* pages, size_t size);
+
 // Opens a regular file for reading. NOT_FOUND, IO (a directory, no permission, a device) name the path.
 [[nodiscard]] Status open_file(const char* path, Memory* memory, Owned<FileReader>* out, Error* error);
 

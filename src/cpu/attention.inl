@@ -18,9 +18,8 @@ struct Attention {  // what one call works on
     int32_t heads;  // of the KV head
     int32_t rows;
     int32_t first_position;
-    const uint16_t* keys;    // of the KV head: (blocks at block_stride, head_dim, 16)
-    const uint16_t* values;  // (blocks at block_stride, 16, head_dim)
-    size_t block_stride;
+    const LayerCache& cache;
+    size_t kv_at;  // of the KV head in a block: keys (head_dim, 16), values (16, head_dim)
     const int32_t* block_table;
     AttentionScratch layout;
     float* queries;
@@ -46,10 +45,10 @@ struct Attention {  // what one call works on
     }
     size_t part_stride() const { return layout.part_floats * group_spans; }  // from a row-head to the next
     const uint16_t* key_block(int32_t block) const {
-        return keys + static_cast<size_t>(block_table[block]) * block_stride;
+        return cache.keys(block_table[block]) + kv_at;
     }
     const uint16_t* value_block(int32_t block) const {
-        return values + static_cast<size_t>(block_table[block]) * block_stride;
+        return cache.values(block_table[block]) + kv_at;
     }
 };
 
@@ -209,9 +208,10 @@ static void add_last_values(const Attention& a, int32_t first_block, int32_t beg
 }
 
 // Asks for keys or values that the next turn reads: blocks lie anywhere, so no hardware foresees where the next one begins.
-static void prefetch_blocks(const Attention& a, const uint16_t* of_kv_head, int32_t begin) {
+template <auto block_of>
+static void prefetch_blocks(const Attention& a, int32_t begin) {
     for (int32_t block = begin; block < begin + attention_blocks_at_once && block < a.blocks(); block++) {
-        const uint16_t* from = of_kv_head + static_cast<size_t>(a.block_table[block]) * a.block_stride;
+        const uint16_t* from = (a.*block_of)(block);
         for (int32_t i = 0; i < a.head_dim * 16; i += 32) __builtin_prefetch(from + i);
     }
 }
@@ -223,7 +223,7 @@ static void score_span(const Attention& a, int32_t first, int32_t first_block, i
     for (int32_t begin = 0; begin < blocks; begin += attention_blocks_at_once) {
         const int32_t end =
             blocks - begin < attention_blocks_at_once ? blocks : begin + attention_blocks_at_once;
-        prefetch_blocks(a, a.keys, first_block + end);
+        prefetch_blocks<&Attention::key_block>(a, first_block + end);
         const float* queries = a.queries;
         for (int32_t row_head = first; row_head < a.row_heads();) {
             const int32_t tile = tile_size(a.row_heads() - row_head);
@@ -241,7 +241,7 @@ static void value_span(const Attention& a, int32_t first, int32_t span) {
     constexpr int32_t step = attention_blocks_at_once * 16;
     const int32_t visible_to_last = a.visible(a.row_heads() - 1, span);
     for (int32_t begin = 0; begin < visible_to_last; begin += step) {
-        prefetch_blocks(a, a.values, first_block + begin / 16 + attention_blocks_at_once);
+        prefetch_blocks<&Attention::value_block>(a, first_block + begin / 16 + attention_blocks_at_once);
         for (int32_t row_head = first; row_head < a.row_heads();) {
             const int32_t tile = tile_size(a.row_heads() - row_head);
             const int32_t common = a.visible(row_head, span);
@@ -341,9 +341,8 @@ void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t*
                       heads,
                       rows,
                       first_position,
-                      cache.keys + kv_at,
-                      cache.values + kv_at,
-                      cache.block_stride,
+                      cache,
+                      kv_at,
                       block_table,
                       layout,
                       floats,

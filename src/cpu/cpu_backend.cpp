@@ -20,6 +20,9 @@ public:
 
     size_t kv_bytes_per_block(const Program& program) const override;
     [[nodiscard]] Status kv_create(const Program& program, int32_t blocks, Error* error) override;
+    void* kv_allocate(int32_t slab) override { return buffers_.allocate_slab(slab); }
+    void kv_free(int32_t slab, void* memory) override { buffers_.free_slab(slab, memory); }
+    void* kv_exchange(int32_t slab, void* memory) override { return buffers_.exchange_slab(slab, memory); }
     [[nodiscard]] Status build(const Program& program, Dims max, Error* error) override;
     [[nodiscard]] Status begin(const PassInput& input, Dims dims) override;
     AdvanceResult advance(int64_t deadline_ns, int32_t max_threads) override;
@@ -73,7 +76,7 @@ Status CpuBackend::kv_create(const Program& program, int32_t blocks, Error* erro
                     static_cast<int>(group.layers), static_cast<int>(group.kv_heads),
                     static_cast<int>(group.head_dim));
     }
-    buffers_.create_cache(program, blocks, &memory_.kv);
+    buffers_.create_cache(program, blocks, &memory_.other, &memory_.kv);
     return Status::OK;
 }
 

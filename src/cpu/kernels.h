@@ -1,7 +1,8 @@
 // The table of kernels that the CPU backend calls: one table per tier (scalar specification, AVX2, ...), all equal by bytes.
 // A kernel works on raw pointers; tiles, threads and value layout are cpu_backend.cpp's business.
 //
-// The cache of one layer of a group, f16, block b at b * block_stride halves:
+// The cache of one layer of a group, f16, lies in slabs of 2^slab_shift blocks; block b is in slab b >> slab_shift, and within
+// it the next block follows after block_stride halves:
 //
 //     keys    (blocks, kv_heads, head_dim, 16 positions)     lanes of a score are the 16 positions of a block
 //     values  (blocks, kv_heads, 16 positions, head_dim)     lanes of an output are dimensions
@@ -28,9 +29,16 @@ struct Act {
 };
 
 struct LayerCache {
-    uint16_t* keys = nullptr;  // first block of this layer
-    uint16_t* values = nullptr;
-    size_t block_stride = 0;  // halves from a block to the next, the same for keys and values
+    uint16_t* const* key_slabs = nullptr;  // (slabs) first block of this layer in each; null: it is not there
+    uint16_t* const* value_slabs = nullptr;  // (slabs)
+    size_t block_stride = 0;                 // halves, the same for keys and values
+    int32_t slab_shift = 0;
+
+    uint16_t* keys(int32_t block) const { return key_slabs[block >> slab_shift] + within_slab(block); }
+    uint16_t* values(int32_t block) const { return value_slabs[block >> slab_shift] + within_slab(block); }
+    size_t within_slab(int32_t block) const {
+        return static_cast<size_t>(block & ((1 << slab_shift) - 1)) * block_stride;
+    }
 };
 
 struct AttentionShape {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/limits.h"
 
@@ -10,14 +11,15 @@ namespace treadle::cpu {
 namespace {
 
 constexpr int32_t block_tokens = limits::kv_block_tokens;
+constexpr size_t slab_alignment = 64;
 
 size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // In debug builds what was never written is NaN, so that reading it shows; a release build leaves pages
 // untouched.
-void poison([[maybe_unused]] AlignedArray<uint16_t>& halves) {
+void poison([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
 #ifndef NDEBUG
-    std::fill(halves.begin(), halves.end(), uint16_t{0x7e00});
+    std::fill_n(static_cast<uint16_t*>(memory), bytes / sizeof(uint16_t), uint16_t{0x7e00});
 #endif
 }
 
@@ -28,22 +30,69 @@ void copy(std::span<const T> from, AlignedArray<T>& to) {
 
 }  // namespace
 
-void PassBuffers::create_cache(const Program& program, int32_t blocks, Memory* kv) {
+PassBuffers::~PassBuffers() {
+    for (size_t i = 0; i < slabs_.size(); ++i) free_slab(static_cast<int32_t>(i), slabs_[i]);
+}
+
+void PassBuffers::create_cache(const Program& program, int32_t blocks, Memory* other, Memory* kv) {
+    const auto slabs = static_cast<size_t>(limits::kv_slabs(blocks));
     std::pmr::vector<GroupCache> made(caches.get_allocator());
     for (const KvGroup& group : program.groups) {
         GroupCache cache;
         cache.block_stride =
             static_cast<size_t>(group.kv_heads) * static_cast<size_t>(group.head_dim) * block_tokens;
-        cache.layer_stride = cache.block_stride * static_cast<size_t>(blocks);
         cache.layers = group.layers;
         cache.blocks = blocks;
-        cache.keys = AlignedArray<uint16_t>(kv, cache.layer_stride * static_cast<size_t>(group.layers));
-        cache.values = AlignedArray<uint16_t>(kv, cache.layer_stride * static_cast<size_t>(group.layers));
-        poison(cache.keys);
-        poison(cache.values);
+        const size_t pointers = static_cast<size_t>(group.layers) * slabs;
+        cache.keys = AlignedArray<uint16_t*>(other, pointers);
+        cache.values = AlignedArray<uint16_t*>(other, pointers);
         made.push_back(std::move(cache));
     }
     caches = std::move(made);
+    kv_ = kv;
+    slabs_.assign(slabs, nullptr);
+    for (int32_t slab = 0; slab < limits::kv_slabs(blocks); ++slab) exchange_slab(slab, allocate_slab(slab));
+}
+
+namespace {
+
+int32_t blocks_of_slab(int32_t slab, int32_t blocks) {
+    const int32_t most = limits::kv_slab_blocks(blocks);
+    return std::min(most, blocks - slab * most);
+}
+
+}  // namespace
+
+size_t PassBuffers::slab_bytes(int32_t slab) const {
+    size_t halves = 0;
+    for (const GroupCache& cache : caches)
+        halves += 2 * static_cast<size_t>(cache.layers) * cache.block_stride;
+    return halves * sizeof(uint16_t) * static_cast<size_t>(blocks_of_slab(slab, caches.front().blocks));
+}
+
+void* PassBuffers::allocate_slab(int32_t slab) {
+    void* memory = kv_->allocate(slab_bytes(slab), slab_alignment);
+    poison(memory, slab_bytes(slab));
+    return memory;
+}
+
+void PassBuffers::free_slab(int32_t slab, void* memory) {
+    if (memory != nullptr) kv_->deallocate(memory, slab_bytes(slab), slab_alignment);
+}
+
+void* PassBuffers::exchange_slab(int32_t slab, void* memory) {
+    const auto index = static_cast<size_t>(slab);
+    auto* next = static_cast<uint16_t*>(memory);
+    for (GroupCache& cache : caches) {
+        const size_t step = cache.block_stride * static_cast<size_t>(blocks_of_slab(slab, cache.blocks));
+        for (AlignedArray<uint16_t*>* planes : {&cache.keys, &cache.values}) {
+            for (size_t i = index; i < planes->size(); i += slabs_.size()) {
+                (*planes)[i] = next;
+                if (next != nullptr) next += step;
+            }
+        }
+    }
+    return std::exchange(slabs_[index], memory);
 }
 
 void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims limit, int32_t threads,

@@ -5,7 +5,8 @@
 //     act          q (tokens, columns) · scale (tokens, columns / 32) · sum (tokens, columns / 16)
 //                  and, or instead, f32 (tokens, columns)
 //     logits       (logit_rows, vocabulary) f32, results (logit_rows)
-//     cache        per group: keys (layers, blocks, block_stride), values likewise (kernels.h draws a block)
+//     cache        slabs of blocks, each | per group: keys (layers, blocks of the slab, block_stride) | values likewise |
+//                  (kernels.h draws a block); a slab that was given back is null
 //     scratch      per thread: | attention | one row of floats |
 //
 // Invariant: an input that was taken names no row, slot, block or token outside of what was allocated.
@@ -16,6 +17,7 @@
 #include <memory_resource>
 #include <vector>
 
+#include "base/limits.h"
 #include "cpu/kernels.h"
 #include "cpu/pass_plan.h"
 
@@ -30,16 +32,15 @@ struct AttentionUnit {
 };
 
 struct GroupCache {
-    AlignedArray<uint16_t> keys;
-    AlignedArray<uint16_t> values;
+    AlignedArray<uint16_t*> keys;    // (layers, slabs) where each layer begins in each slab
+    AlignedArray<uint16_t*> values;  // (layers, slabs)
     size_t block_stride = 0;
-    size_t layer_stride = 0;
     int32_t layers = 0;
     int32_t blocks = 0;
 
-    LayerCache layer(int32_t index) {
-        const size_t offset = layer_stride * static_cast<size_t>(index);
-        return {keys.data() + offset, values.data() + offset, block_stride};
+    LayerCache layer(int32_t index) const {
+        const size_t first = static_cast<size_t>(index) * static_cast<size_t>(limits::kv_slabs(blocks));
+        return {keys.data() + first, values.data() + first, block_stride, limits::kv_slab_shift(blocks)};
     }
 };
 
@@ -57,9 +58,16 @@ struct GroupPass {
 
 class PassBuffers {
 public:
-    explicit PassBuffers(std::pmr::memory_resource* other) : caches(other), groups(other) {}
+    explicit PassBuffers(std::pmr::memory_resource* other) : caches(other), groups(other), slabs_(other) {}
+    ~PassBuffers();
+    PassBuffers(const PassBuffers&) = delete;
+    PassBuffers& operator=(const PassBuffers&) = delete;
 
-    void create_cache(const Program& program, int32_t blocks, Memory* kv);
+    void create_cache(const Program& program, int32_t blocks, Memory* other, Memory* kv);
+    void* allocate_slab(int32_t slab);
+    void free_slab(int32_t slab, void* memory);
+    void* exchange_slab(int32_t slab, void* memory);  // returns what was there
+
     void allocate(const PassPlan& plan, const Program& program, Dims most, int32_t threads, Memory* scratch);
 
     // Checks and copies the input. INVALID_ARGUMENT: it does not fit itself or what was allocated; nothing
@@ -107,6 +115,10 @@ private:
     [[nodiscard]] Status check_group(const GroupInput& input, const GroupPass& group, const GroupCache& cache,
                                      Dims of) const;
 
+    size_t slab_bytes(int32_t slab) const;
+
+    std::pmr::vector<void*> slabs_;  // (slabs)
+    Memory* kv_ = nullptr;
     AlignedArray<std::byte> scratch;
     size_t scratch_stride = 0;
     size_t row_scratch_at = 0;

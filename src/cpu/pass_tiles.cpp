@@ -36,7 +36,7 @@ void PassTiles::run_copies(int32_t first_layer, int32_t last_layer) const {
     int32_t layers_before = 0;
     for (size_t i = 0; i < buffers.groups.size(); ++i) {
         const GroupPass& group = buffers.groups[i];
-        GroupCache& cache = buffers.caches[i];
+        const GroupCache& cache = buffers.caches[i];
         const int32_t first = std::max(first_layer - layers_before, 0);
         const int32_t last = std::min(last_layer - layers_before, cache.layers);
         layers_before += cache.layers;
@@ -45,10 +45,8 @@ void PassTiles::run_copies(int32_t first_layer, int32_t last_layer) const {
             const size_t bytes = planes.block_stride * sizeof(uint16_t);
             for (int32_t c = 0; c < group.copy_count; ++c) {
                 const BlockCopy copy = group.copies[static_cast<size_t>(c)];
-                const size_t from = static_cast<size_t>(copy.from) * planes.block_stride;
-                const size_t to = static_cast<size_t>(copy.to) * planes.block_stride;
-                std::memcpy(planes.keys + to, planes.keys + from, bytes);
-                std::memcpy(planes.values + to, planes.values + from, bytes);
+                std::memcpy(planes.keys(copy.to), planes.keys(copy.from), bytes);
+                std::memcpy(planes.values(copy.to), planes.values(copy.from), bytes);
             }
         }
     }

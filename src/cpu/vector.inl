@@ -115,13 +115,14 @@ void rope_write(const AttentionShape& shape, const RopeShape& rope, const float*
         rotate(rotation, rope.rotary_dims, keys + static_cast<size_t>(head) * head_dim);
     if (slot < 0) return;
 
-    const size_t block = static_cast<size_t>(slot / 16) * cache.block_stride;
+    uint16_t* const block_keys = cache.keys(slot / 16);
+    uint16_t* const block_values = cache.values(slot / 16);
     const int32_t position = slot % 16;
     for (int32_t head = 0; head < shape.kv_heads; head++) {
         const size_t head_at = static_cast<size_t>(head) * head_dim;
-        uint16_t* const key_block = cache.keys + block + head_at * 16;
+        uint16_t* const key_block = block_keys + head_at * 16;
         uint16_t* const value =
-            cache.values + block + (head_at * 16 + static_cast<size_t>(position) * head_dim);
+            block_values + (head_at * 16 + static_cast<size_t>(position) * head_dim);
         for (int32_t d = 0; d < head_dim; d += 16) {
             uint16_t halves[16];
             store_f16(halves, load(keys + head_at + d));

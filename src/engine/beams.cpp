@@ -200,6 +200,7 @@ void Engine::end_beams(Request* request, FinishReason reason) {
     tell_beams(request);
     for (const Owned<Sequence>& sequence : request->sequences) {
         sequence->state = SequenceState::finished;
+        promised_blocks_ -= sequence->blocks_most();
         request->live--;
         recorder_.finished(*sequence, request->live == 0);
         if (!sequence->in_pass) leave(sequence.get());

@@ -46,7 +46,8 @@ void Engine::commit_row(const PlanRow& row, size_t logit_row, StepReport* report
         finish(sequence, FinishReason::cancelled);
         return;
     }
-    if (first_time && (!row.logits || row.first > std::max(sequence->cached_tokens, 0)))
+    if (first_time && !sequence->is_pin() &&
+        (!row.logits || row.first > std::max(sequence->cached_tokens, 0)))
         push_progress(sequence);
     if (row.logits) append_token(sequence, logit_row, report);
 }
@@ -132,9 +133,13 @@ void Engine::finish(Sequence* sequence, FinishReason reason) {
     sequence->state = SequenceState::finished;
     sequence->finish_reason = reason;
     const bool last = --request->live == 0;
+    if (!sequence->is_pin()) promised_blocks_ -= sequence->blocks_most();
     recorder_.finished(*sequence, last);
-    if (last) deadlines_.remove(request);
-    if (!request->released) {
+    if (last) {
+        deadlines_.remove(request);
+        pins_.remove(request);
+    }
+    if (!request->released && !request->params.pin) {
         push_held_text(sequence);
         EventNode* event = push_event(sequence, EventKind::finished, {});
         event->position = sequence->length();

@@ -142,7 +142,8 @@ Status Engine::request_info(uint64_t id, RequestInfo* out) {
     const Sequence& one = first_live == nullptr ? *request->sequences.front() : *first_live;
     out->state = one.state;
     out->waits_for_poll = first_live != nullptr && !one.runnable();
-    out->paused = first_live != nullptr && request->params.priority == Priority::paused;
+    out->paused = first_live != nullptr && request->params.priority == Priority::paused &&
+                  one.state != SequenceState::pinned;
     out->sequences = request->params.samples;
     out->prompt_tokens = one.prompt_tokens;
     out->cached_tokens = std::max(request->sequences.front()->cached_tokens, 0);
@@ -210,6 +211,8 @@ Gauges Engine::gauges() const {
         .blocks_free = cache_.free_blocks(),
         .blocks_held = cache_.held_blocks(),
         .blocks_cached = cache_.cached_blocks(),
+        .blocks_trimmed = cache_.away_blocks(),
+        .blocks_pinned = pins_.blocks(),
         .blocks_evicted = cache_.evictions(),
     };
 }
@@ -218,6 +221,7 @@ EngineStats Engine::stats() {
     const std::lock_guard lock(table_lock_);
     return {
         .figures = recorder_.metrics().snapshot(gauges()),
+        .kv_bytes = memory_.kv.bytes_in_use(),
         .cost_ns = scheduler_.cost_model().coefficients(),
         .cost_error = scheduler_.cost_model().error(),
         .host_share = host_share_.share(),

@@ -28,6 +28,7 @@
 #include "model/rope_tables.h"
 #include "ops/backend.h"
 #include "request/deadlines.h"
+#include "request/pin_list.h"
 #include "request/request.h"
 #include "runner/runner.h"
 #include "scheduler/scheduler.h"
@@ -35,6 +36,7 @@
 
 namespace treadle {
 
+class LooseSlabs;
 struct SessionState;
 
 struct EngineParams {
@@ -96,6 +98,7 @@ struct StepReport {
 
 struct EngineStats {
     MetricsSnapshot figures;
+    uint64_t kv_bytes = 0;  // of the cache, without what was trimmed
     std::array<double, CostModel::coefficient_count>
         cost_ns{};  // of a pass, a row, a token, a token * context
     double cost_error = 0;
@@ -146,7 +149,12 @@ public:
     // draws, or those that `params` ask for. Without params it inherits the parent's, and its limit unless max_tokens is given.
     [[nodiscard]] Status fork(uint64_t parent, int32_t sequence, int32_t position, RequestParams* params,
                               int32_t max_tokens, uint64_t* id, Error* error);
-    [[nodiscard]] Status cancel(uint64_t id);
+    // A request without an answer: the blocks of `prefix` are computed and stay in the cache until unpin. Of `params` only
+    // scope and priority count.
+    [[nodiscard]] Status pin(RequestParams&& params, std::pmr::vector<int32_t>&& prefix, uint64_t* id,
+                             Error* error);
+    [[nodiscard]] Status unpin(uint64_t id);   // INVALID_ARGUMENT: it is no pin
+    [[nodiscard]] Status cancel(uint64_t id);  // of a pin: unpin
     [[nodiscard]] Status release(uint64_t id);
     [[nodiscard]] Status set_priority(uint64_t id, Priority priority);
     [[nodiscard]] Status request_info(uint64_t id, RequestInfo* out);
@@ -160,6 +168,8 @@ public:
     [[nodiscard]] Status restore_session(const SessionState& state, const RestoreParams& asked, uint64_t* id,
                                          Error* error);
     void poll(EventSink& sink, size_t capacity);
+    // Gives back the slabs of the cache that live requests and pins don't need, and what is cached in them; returns their bytes.
+    uint64_t trim();
     EngineStats stats();
     size_t metrics_text(std::span<char> out);          // bytes of the text; written only if it fits
     [[nodiscard]] Status write_trace(TextSink& sink);  // as JSON; STOPPED
@@ -229,11 +239,18 @@ private:
     void free_the_buried();
     void free_request(Request* request);
 
-    // Parts of submit, fork, save and restore.
+    // Parts of submit, fork, pin, save and restore. check_entry, take_in, claim_blocks and the fit_* run under the lock.
     struct Borrowed;
     Status enter(Owned<Request> request, uint64_t* id, Error* error);
+    Status check_entry(Request* request, Error* error) const;
+    uint64_t take_in(Owned<Request> request, int64_t now_ns);
+    bool claim_blocks(const Request& request, LooseSlabs* loose);
+    int64_t promised_blocks() const;
     Owned<Request> make_request(RequestParams&& params, std::pmr::vector<int32_t>&& prompt, int32_t limit,
                                 int32_t wanted_limit) const;
+    Status fit_among_pins(Request* request, Error* error) const;
+    Status fit_beams(Request* request, int32_t blocks, Error* error) const;
+    Status fit_pin(const Request& pin, Error* error) const;
     Status borrow(uint64_t id, int32_t sequence, std::optional<int32_t> position, Borrowed* out,
                   Error* error);
     void give_back(Request* request);
@@ -310,6 +327,9 @@ private:
     Request* orders_ = nullptr;     // newest first, through next_order
     Request* graveyard_ = nullptr;  // through next_buried; freed by the next call that may take its time
     Deadlines deadlines_;
+    PinList pins_;
+    int64_t promised_blocks_ =
+        0;  // that the live sequences fill at most, each counted as if it shared nothing; but for pins
     uint64_t arrivals_ = 0;
     EventList events_;
 };

@@ -59,6 +59,8 @@ struct Gauges {
     int32_t blocks_free = 0;
     int32_t blocks_held = 0;
     int32_t blocks_cached = 0;
+    int32_t blocks_trimmed = 0;   // their memory was given back
+    int32_t blocks_pinned = 0;    // by pins, computed or not
     uint64_t blocks_evicted = 0;  // cached ones that made room, so far
 };
 

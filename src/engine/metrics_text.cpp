@@ -98,6 +98,9 @@ void write_gauges(const Gauges& now, MetricsWriter* out) {
     out->labelled("kv_cache_blocks", "state", "free", now.blocks_free);
     out->labelled("kv_cache_blocks", "state", "held", now.blocks_held);
     out->labelled("kv_cache_blocks", "state", "cached", now.blocks_cached);
+    out->labelled("kv_cache_blocks", "state", "trimmed", now.blocks_trimmed);
+    out->gauge("kv_cache_blocks_pinned", "Blocks that pinned prefixes fill together, computed or not.",
+               now.blocks_pinned);
 }
 
 void write_counters(const Counters& sum, const Gauges& now, MetricsWriter* out) {

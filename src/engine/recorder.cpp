@@ -13,7 +13,7 @@ int64_t us_between(int64_t start_ns, int64_t end_ns) {
 }  // namespace
 
 void Recorder::submitted(Request& request, int64_t now_ns) {
-    metrics_.on_submit();
+    if (!request.params.pin) metrics_.on_submit();
     for (const Owned<Sequence>& sequence : request.sequences) {
         sequence->record.waiting_since_ns = now_ns;
         sequence->record.track = trace_.new_track(request.id, sequence->index);
@@ -35,7 +35,7 @@ void Recorder::end_wait(Sequence& sequence) {
 
 void Recorder::admitted(Sequence& sequence) {
     end_wait(sequence);
-    if (sequence.cached_tokens >= 0) return;  // it was here before
+    if (sequence.cached_tokens >= 0 || sequence.is_pin()) return;  // it was here before, or is no prompt
     metrics_.on_admit(us_between(sequence.request->submitted_ns, now_ns_));
     if (!sequence.request->params.scope.is_private)
         metrics_.on_prefix_lookup(sequence.prompt_tokens,
@@ -70,11 +70,13 @@ void Recorder::produced(Sequence& sequence) {
 }
 
 void Recorder::finished(Sequence& sequence, bool last) {
-    if (sequence.queue != nullptr) end_wait(sequence);
+    const bool waits = sequence.queue != nullptr && !sequence.is_whole_pin();
+    if (waits) end_wait(sequence);
     // One that is over as it enters does so between steps, after their time.
     trace_.finish(&sequence.record.track, std::max(now_ns_, sequence.record.waiting_since_ns),
                   sequence.finish_reason);
-    if (last) metrics_.on_finish(sequence.finish_reason, us_between(sequence.request->submitted_ns, now_ns_));
+    if (last && !sequence.is_pin())
+        metrics_.on_finish(sequence.finish_reason, us_between(sequence.request->submitted_ns, now_ns_));
 }
 
 void Recorder::pass(const StepPlan& plan) {

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/limits.h"
 #include "engine/engine.h"
+#include "engine/loose_slabs.h"
 #include "engine/text_replay.h"
 
 namespace treadle {
@@ -95,40 +96,61 @@ Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
         request->deadline_ns = request->params.deadline_us > (INT64_MAX - now) / 1000
                                    ? INT64_MAX
                                    : now + request->params.deadline_us * 1000;
-    {
+    for (LooseSlabs loose(backend_.get()); true; loose.allocate()) {
         const std::lock_guard lock(table_lock_);
-        if (unusable_ != Status::OK)
-            return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s",
-                        status_text(unusable_));
-        if (table_.full())
-            return fail(error, Status::FULL,
-                        "max_requests is %d and as many live; poll their final events or release them",
-                        params_.max_requests);
-        table_.add(request.get());
-        *id = request->id;
-        request->arrival = ++arrivals_;
-        if (request->params.scope.is_private &&
-            request->params.scope.salt == 0)  // one of its own, for its forks too
-            request->params.scope.salt = arrivals_;
-        for (const Owned<Sequence>& sequence : request->sequences) {
-            sequence->cache.scope = request->params.scope;
-            sequence->room.for_each([this](EventNode* told_again) { events_.append(told_again); });
+        TREADLE_TRY(check_entry(request.get(), error));
+        if (claim_blocks(*request, &loose)) {
+            *id = take_in(std::move(request), now);
+            break;
         }
-        if (request->deadline_ns != INT64_MAX) deadlines_.add(request.get());
-        request->in_mailbox = true;
-        Request* mail = request.release();
-        recorder_.submitted(*mail, now);
-        if (mail->over != FinishReason::none) {  // the scheduler never meets it
-            finish_all(mail, mail->over);
-            mail->in_mailbox = false;
-        } else {
-            mailbox_.sequences += static_cast<int32_t>(mail->sequences.size());
-            (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = mail;
-            mailbox_.newest = mail;
-        }
+        if (loose.short_of_memory())
+            return fail(
+                error, Status::NOMEM,
+                "the KV cache was trimmed to %d blocks of %d, and there is no memory for those that the "
+                "request may need",
+                cache_.present(), cache_.total());
     }
     wake_host();
     return Status::OK;
+}
+
+Status Engine::check_entry(Request* request, Error* error) const {
+    if (unusable_ != Status::OK)
+        return fail(error, Status::UNUSABLE, "the engine is unusable since a step failed: %s",
+                    status_text(unusable_));
+    if (table_.full())
+        return fail(error, Status::FULL,
+                    "max_requests is %d and as many live; poll their final events or release them",
+                    params_.max_requests);
+    return fit_among_pins(request, error);
+}
+
+// Returns its id.
+uint64_t Engine::take_in(Owned<Request> entering, int64_t now_ns) {
+    Request* request = entering.release();
+    table_.add(request);
+    request->arrival = ++arrivals_;
+    CacheScope& scope = request->params.scope;
+    if (scope.is_private && scope.salt == 0) scope.salt = arrivals_;  // one of its own, for its forks too
+    for (const Owned<Sequence>& sequence : request->sequences) {
+        sequence->cache.scope = scope;
+        sequence->room.for_each([this](EventNode* told_again) { events_.append(told_again); });
+        if (!sequence->is_pin()) promised_blocks_ += sequence->blocks_most();
+    }
+    if (request->deadline_ns != INT64_MAX) deadlines_.add(request);
+    if (request->params.pin) pins_.add(request);
+    request->in_mailbox = true;
+    recorder_.submitted(*request, now_ns);
+    const uint64_t id = request->id;
+    if (request->over != FinishReason::none) {  // the scheduler never meets it
+        finish_all(request, request->over);
+        request->in_mailbox = false;
+    } else {
+        mailbox_.sequences += static_cast<int32_t>(request->sequences.size());
+        (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = request;
+        mailbox_.newest = request;
+    }
+    return id;
 }
 
 void Engine::begin(Request* request) const {
@@ -187,7 +209,7 @@ Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, Request
     TREADLE_TRY(borrow(parent_id, index, position, &borrowed, error));
     Request* parent = borrowed.request;
     const Sequence& from = *borrowed.sequence;
-    const bool inherits_limit = max_tokens == 0 && position < from.limit;
+    const bool inherits_limit = max_tokens == 0 && position < from.limit && !from.is_pin();
     const int32_t wanted_limit =
         inherits_limit ? from.wanted_limit : limit_wanted(position, max_tokens == 0 ? -1 : max_tokens);
     int32_t limit = from.limit;
@@ -227,14 +249,19 @@ void Engine::order(Request* request) {
 }
 
 Status Engine::cancel(uint64_t id) {
+    bool pin = false;
     {
         const std::lock_guard lock(table_lock_);
         Request* request = table_.find(id);
         if (request == nullptr) return Status::STALE_ID;
-        if (request->finished()) return Status::OK;
-        request->cancelled = true;
-        order(request);
+        pin = request->params.pin;
+        if (!pin && request->finished()) return Status::OK;
+        if (!pin) {
+            request->cancelled = true;
+            order(request);
+        }
     }
+    if (pin) return release(id);
     wake_host();
     return Status::OK;
 }
@@ -259,6 +286,7 @@ Status Engine::release(uint64_t id) {
         Request* request = table_.find(id);
         if (request == nullptr) return Status::STALE_ID;
         request->released = true;
+        pins_.remove(request);  // its blocks come back before the next plan
         drop_events(request);
         live = !request->finished();
         if (live) order(request);

@@ -56,6 +56,8 @@ Status Engine::save_session(uint64_t id, int32_t index, std::optional<int32_t> p
     free_the_buried();
     Borrowed borrowed;
     TREADLE_TRY(borrow(id, index, position, &borrowed, error));
+    if (borrowed.request->params.pin)
+        return fail(error, Status::INVALID_ARGUMENT, "the request is a pin, which has no answer to save");
     if (borrowed.is_searching)
         return fail(error, Status::INVALID_ARGUMENT, "the request is a beam search that is not over yet");
     const Sequence& sequence = *borrowed.sequence;

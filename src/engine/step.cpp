@@ -189,12 +189,14 @@ bool Engine::sample_rows(const StepTimes& times, StepReport* report) {
         const size_t i = sampled_count_++;
         if (sequence.finished()) continue;  // it ended while the pass ran
         SampledRow& sampled = sampled_[i];
-        sampled.status =
-            sequence.request->beams != nullptr
-                ? collect_candidates(sequence, results.rows[i])
-                : sample(sequence.request->params.sampling, sequence.sample_index, sequence.length(),
-                         results.rows[i], results.logits + i * vocabulary, model_.program->vocabulary,
-                         {sampling_scratch_.data(), sampling_scratch_.size()}, &sampled.token);
+        const SamplingParams& params = sequence.request->params.sampling;
+        const bool in_beam = sequence.request->beams != nullptr;
+        sampled.status = in_beam
+                             ? collect_candidates(sequence, results.rows[i])
+                             : sample(params, sequence.sample_index, sequence.length(), results.rows[i],
+                                      results.logits + i * vocabulary, model_.program->vocabulary,
+                                      {sampling_scratch_.data(), sampling_scratch_.size()}, &sampled.token);
+        if (!in_beam && samples_at_once(params)) continue;
         const int64_t now = params_.clock.now();
         report->worst_tile_us = std::max(report->worst_tile_us, (now - before) / 1000);
         before = now;

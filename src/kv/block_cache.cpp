@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/hash.h"
 
@@ -21,13 +22,15 @@ uint64_t mixed(const CacheScope& scope) {
 }  // namespace
 
 BlockCache::BlockCache(Memory* memory, int32_t blocks, int32_t cached_max, int32_t copies_max)
-    : blocks_(memory, static_cast<size_t>(blocks)), free_list_(memory, static_cast<size_t>(blocks)),
+    : blocks_(memory, static_cast<size_t>(blocks)),
+      slabs_(memory, static_cast<size_t>(limits::kv_slabs(blocks))),
       buckets_(memory, std::bit_ceil(static_cast<size_t>(blocks))), roots_(memory, root_lists),
-      sources_(memory), free_count_(blocks), cached_max_(cached_max) {
+      sources_(memory), slab_shift_(limits::kv_slab_shift(blocks)), cached_max_(cached_max) {
     sources_.reserve(static_cast<size_t>(copies_max));
     std::fill(buckets_.begin(), buckets_.end(), none);
     std::fill(roots_.begin(), roots_.end(), none);
-    for (int32_t i = 0; i < blocks; i++) {
+    std::fill(slabs_.begin(), slabs_.end(), Slab{none, 0, false});
+    for (int32_t i = blocks - 1; i >= 0; i--) {  // so that block 0 is on top
         at(i) = {.references = 0,
                  .filled = 0,
                  .written = 0,
@@ -42,7 +45,7 @@ BlockCache::BlockCache(Memory* memory, int32_t blocks, int32_t cached_max, int32
                  .newer = none,
                  .scope = {},
                  .tokens = {}};
-        free_list_[static_cast<size_t>(i)] = blocks - 1 - i;  // block 0 is on top
+        push_free(i);
     }
 }
 
@@ -50,15 +53,29 @@ BlockCache::BlockCache(Memory* memory, int32_t blocks, int32_t cached_max, int32
 
 int32_t BlockCache::take() {
     if (free_count_ == 0) evict(oldest_);
-    const int32_t block = free_list_[static_cast<size_t>(--free_count_)];
+    while (slabs_[static_cast<size_t>(slab_to_take_from_)].free_count == 0) slab_to_take_from_++;
+    Slab& slab = slabs_[static_cast<size_t>(slab_to_take_from_)];
+    const int32_t block = slab.first_free;
+    slab.first_free = std::exchange(at(block).older, none);
+    slab.free_count--;
+    free_count_--;
     at(block).references = 1;
     return block;
+}
+
+void BlockCache::push_free(int32_t block) {
+    Slab& slab = slab_of(block);
+    at(block).older = slab.first_free;
+    slab.first_free = block;
+    slab.free_count++;
+    free_count_++;
+    slab_to_take_from_ = std::min(slab_to_take_from_, block >> slab_shift_);
 }
 
 void BlockCache::give_back(int32_t block) {
     Block& freed = at(block);
     freed.references = freed.filled = freed.written = 0;
-    free_list_[static_cast<size_t>(free_count_++)] = block;
+    push_free(block);
 }
 
 void BlockCache::hold(int32_t block) {
@@ -85,6 +102,15 @@ void BlockCache::evict(int32_t block) {
     evictions_++;
 }
 
+// Whatever continues a cached block is cached too, since whoever holds a continuation holds the block.
+void BlockCache::evict_continuations(int32_t block) {
+    while (at(block).child != none) {
+        int32_t leaf = at(block).child;
+        while (at(leaf).child != none) leaf = at(leaf).child;
+        evict(leaf);
+    }
+}
+
 void BlockCache::shrink(int32_t cached_most) {
     while (cached_count_ > cached_most) evict(oldest_);
 }
@@ -104,6 +130,36 @@ void BlockCache::remove_cached(int32_t block) {
     (entry.newer == none ? newest_ : at(entry.newer).older) = entry.older;
     entry.older = entry.newer = none;
     cached_count_--;
+}
+
+// ---- Slabs
+
+int32_t BlockCache::blocks_of_slab(int32_t slab) const {
+    return std::min(1 << slab_shift_, total() - (slab << slab_shift_));
+}
+
+bool BlockCache::is_held(int32_t slab) const {
+    for (int32_t i = slab << slab_shift_; i < end_of_slab(slab); i++)
+        if (at(i).references > 0) return true;
+    return false;
+}
+
+void BlockCache::remove_slab(int32_t index) {
+    for (int32_t i = index << slab_shift_; i < end_of_slab(index); i++) {
+        if (!at(i).linked) continue;  // free, or has just been evicted with what it continued
+        evict_continuations(i);
+        evict(i);
+    }
+    Slab& slab = slabs_[static_cast<size_t>(index)];
+    free_count_ -= slab.free_count;
+    away_count_ += slab.free_count;
+    slab = {none, 0, true};
+}
+
+void BlockCache::add_slab(int32_t index) {
+    slabs_[static_cast<size_t>(index)].away = false;
+    away_count_ -= blocks_of_slab(index);
+    for (int32_t i = end_of_slab(index) - 1; i >= index << slab_shift_; i--) push_free(i);
 }
 
 // ---- The forest
@@ -263,11 +319,7 @@ bool BlockCache::prepare(BlockTable* table, int32_t end, std::pmr::vector<CopyPl
 
 // What continues the block is cached at most, since whoever holds a continuation holds the block.
 void BlockCache::truncate(int32_t block, int32_t filled) {
-    while (at(block).child != none) {
-        int32_t leaf = at(block).child;
-        while (at(leaf).child != none) leaf = at(leaf).child;
-        evict(leaf);
-    }
+    evict_continuations(block);
     if (at(block).hashed) unhash(block);
     at(block).filled = at(block).written = filled;
 }
@@ -359,6 +411,20 @@ void BlockCache::return_references(const BlockTable& table) {
     for (const int32_t block : table.blocks) at(block).references++;
 }
 
+// Its list has the free blocks that it counts; of one that is away, nobody knows a block.
+bool BlockCache::consistent_slab(int32_t index, int32_t* free) const {
+    const Slab& slab = slabs_[static_cast<size_t>(index)];
+    int32_t count = 0;
+    for (int32_t i = slab.first_free; i != none && count <= slab.free_count; i = at(i).older, count++)
+        if (i >> slab_shift_ != index || at(i).references != 0 || at(i).linked) return false;
+    if (count != slab.free_count || (count > 0 && index < slab_to_take_from_)) return false;
+    *free += count;
+    if (!slab.away) return true;
+    for (int32_t i = index << slab_shift_; i < end_of_slab(index); i++)
+        if (at(i).references != 0 || at(i).linked) return false;
+    return count == 0;
+}
+
 bool BlockCache::consistent(int64_t held) const {
     int64_t references = 0;
     int32_t holding = 0, cached = 0, hashed = 0, linked = 0;
@@ -378,15 +444,14 @@ bool BlockCache::consistent(int64_t held) const {
     for (int32_t i = oldest_; i != none; i = at(i).newer, cached++)
         if (at(i).references != 0 || !at(i).linked || at(i).scope.is_private) return false;
     if (oldest_ != none && at(oldest_).child != none) return false;
-    for (int32_t i = 0; i < free_count_; i++) {
-        const Block& block = at(free_list_[static_cast<size_t>(i)]);
-        if (block.references != 0 || block.linked) return false;
-    }
+    int32_t free = 0;
+    for (int32_t slab = 0; slab < slabs(); slab++)
+        if (!consistent_slab(slab, &free)) return false;
     int32_t in_buckets = 0;
     for (const int32_t first : buckets_)
         for (int32_t i = first; i != none; i = at(i).next_in_bucket) in_buckets++;
-    return cached == cached_count_ && holding + cached + free_count_ == total() && references == held &&
-           in_buckets == hashed && linked >= hashed;
+    return cached == cached_count_ && holding + cached + free_count_ == present() && free == free_count_ &&
+           references == held && in_buckets == hashed && linked >= hashed;
 }
 
 }  // namespace treadle

@@ -12,8 +12,11 @@
 // pass has computed (only then it can be found), and releases. A block that others read further than this sequence has got
 // is copied before it is written.
 //
-// Invariants: free + held + cached = total. Who holds a block holds all blocks before it. A cached block is released after those
-// that continue it, so the least recently used one continues nowhere: eviction takes leaves first, in constant time.
+// Blocks come in slabs (limits::kv_slabs), and slabs may be away: their blocks are in none of these states. Blocks of the first
+// slabs are taken first, so that the last ones get empty.
+//
+// Invariants: free + held + cached + away = total. Who holds a block holds all blocks before it. A cached block is released after
+// those that continue it, so the least recently used one continues nowhere: eviction takes leaves first, in constant time.
 // A lookup compares the tokens themselves; a hash only finds the place to look. Nothing allocates after creation.
 #pragma once
 
@@ -55,7 +58,9 @@ public:
     int32_t total() const { return static_cast<int32_t>(blocks_.size()); }
     int32_t free_blocks() const { return free_count_; }
     int32_t cached_blocks() const { return cached_count_; }
-    int32_t held_blocks() const { return total() - free_count_ - cached_count_; }
+    int32_t held_blocks() const { return present() - free_count_ - cached_count_; }
+    int32_t away_blocks() const { return away_count_; }
+    int32_t present() const { return total() - away_count_; }
     int32_t available() const { return free_count_ + cached_count_; }  // for whoever prepares next
     int32_t references(int32_t block) const { return blocks_[static_cast<size_t>(block)].references; }
     uint64_t evictions() const { return evictions_; }
@@ -91,6 +96,15 @@ public:
     int32_t lend_references(const BlockTable& table);
     void return_references(const BlockTable& table);
 
+    // Slabs that go and come back.
+    int32_t slabs() const { return static_cast<int32_t>(slabs_.size()); }
+    int32_t blocks_of_slab(int32_t slab) const;
+    bool is_away(int32_t slab) const { return slabs_[static_cast<size_t>(slab)].away; }
+    bool is_held(int32_t slab) const;  // somebody holds a block of it
+    void remove_slab(
+        int32_t slab);            // that nobody holds; forgets what is cached in it, and what continues that
+    void add_slab(int32_t slab);  // that is away
+
     // Forgets cached blocks, least recently used first, until at most so many are left.
     void shrink(int32_t cached_most);
 
@@ -113,10 +127,17 @@ private:
         int32_t older_sibling;
         int32_t newer_sibling;
         int32_t next_in_bucket;
-        int32_t older;  // among the cached
+        int32_t older;  // among the cached; of a free one, the next in its slab's list
         int32_t newer;
         CacheScope scope;
         int32_t tokens[size];
+    };
+
+    struct Slab {
+        int32_t
+            first_free;  // a stack: the block freed last is taken first, it may still be in a processor's cache
+        int32_t free_count;
+        bool away;
     };
 
     Block& at(int32_t block) { return blocks_[static_cast<size_t>(block)]; }
@@ -129,6 +150,7 @@ private:
     bool appendable(int32_t block, int32_t filled) const;
     bool tail_needs_copy(const BlockTable& table) const;
     void truncate(int32_t block, int32_t filled);
+    bool consistent_slab(int32_t slab, int32_t* free) const;
 
     size_t bucket(int32_t parent, const CacheScope& scope, const int32_t* tokens) const;
     int32_t& first_child(int32_t parent, const CacheScope& scope);
@@ -143,14 +165,20 @@ private:
     void append_cached(int32_t block, bool as_oldest);
     void remove_cached(int32_t block);
     void evict(int32_t block);
+    void evict_continuations(int32_t block);
+    Slab& slab_of(int32_t block) { return slabs_[static_cast<size_t>(block >> slab_shift_)]; }
+    void push_free(int32_t block);
+    int32_t end_of_slab(int32_t slab) const { return (slab << slab_shift_) + blocks_of_slab(slab); }
 
     AlignedArray<Block> blocks_;
-    AlignedArray<int32_t>
-        free_list_;  // a stack: the block freed last is taken first, it may still be in a cache
+    AlignedArray<Slab> slabs_;
     AlignedArray<int32_t> buckets_;      // of full blocks, a power of two
     AlignedArray<int32_t> roots_;        // newest first block by salt, a power of two
     std::pmr::vector<int32_t> sources_;  // held for the copies of the pass under way
-    int32_t free_count_;
+    int32_t slab_shift_;
+    int32_t slab_to_take_from_ = 0;  // no slab before it has a free block
+    int32_t free_count_ = 0;
+    int32_t away_count_ = 0;
     int32_t cached_count_ = 0;
     int32_t cached_max_;
     int32_t oldest_ = none;

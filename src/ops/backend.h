@@ -141,6 +141,14 @@ public:
     virtual size_t kv_bytes_per_block(const Program& program) const = 0;
     [[nodiscard]] virtual Status kv_create(const Program& program, int32_t blocks, Error* error) = 0;
 
+    // Its slabs (limits::kv_slabs), all there after kv_create. kv_allocate and kv_free come from any thread, also while a pass
+    // runs: memory for a slab that is no part of the cache yet (std::bad_alloc: there is none), or no more. kv_exchange puts
+    // such memory in, or null, and returns what was there; no pass under way names a block of that slab. What the blocks hold
+    // afterwards is undefined.
+    virtual void* kv_allocate(int32_t slab) = 0;
+    virtual void kv_free(int32_t slab, void* memory) = 0;
+    virtual void* kv_exchange(int32_t slab, void* memory) = 0;
+
     // Prepares the program for passes of at most `max`; called once. All memory of later passes is allocated here.
     [[nodiscard]] virtual Status build(const Program& program, Dims max, Error* error) = 0;
 

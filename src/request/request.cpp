@@ -19,6 +19,17 @@ Sequence::Sequence(Memory* memory, Request* of, int32_t index_in_request, std::p
     cache.scope = of->params.scope;
 }
 
+int32_t Sequence::blocks_most() const {
+    if (request->beams == nullptr) return blocks_of(positions_most());
+    const auto all = static_cast<int32_t>(beam_blocks(1, given_tokens, limit));
+    return index == 0 ? all : all - given_tokens / limits::kv_block_tokens;
+}
+
+int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit) {
+    const int32_t shared = prompt_tokens / limits::kv_block_tokens;
+    return shared + int64_t{width} * (blocks_of(limit - 1) - shared + 1);
+}
+
 bool ranks_before(const Sequence& a, const Sequence& b) {
     if (urgency(a) != urgency(b)) return urgency(a) < urgency(b);
     if (a.request->arrival != b.request->arrival) return a.request->arrival < b.request->arrival;

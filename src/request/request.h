@@ -7,6 +7,8 @@
 //     waiting ─► prompt ─► generating ─► finished ─► (final event polled, or released) ─► freed
 //        └──────────┴───────────┴───────────▲
 //
+// A pin has one sequence that wants no answer: once its tokens are computed it is `pinned`, and holds its blocks until it ends.
+//
 // Invariants: a sequence's state is its tokens, and all else follows from them: what it has in the cache may go at any time. A
 // live sequence is in exactly one queue of the scheduler; blocks are given back only when no pass under way names them. A
 // request is freed only when all its sequences are over, the host gave it up, and nothing names it: no pass, order, mailbox or
@@ -29,7 +31,7 @@
 
 namespace treadle {
 
-enum class SequenceState : int32_t { waiting = 0, prompt = 1, generating = 2, finished = 4 };
+enum class SequenceState : int32_t { waiting = 0, prompt = 1, generating = 2, finished = 4, pinned = 6 };
 enum class FinishReason : int32_t {
     none = 0,
     end = 1,
@@ -57,6 +59,7 @@ struct RequestParams {
     StopSet stops;
     bool ignore_end = false;
     bool keep = false;
+    bool pin = false;  // its prompt is to stay in the cache: no answer, no events
     Priority priority = Priority::normal;
     int64_t deadline_us = 0;  // after its submission; 0: none
     CacheScope scope;
@@ -96,6 +99,12 @@ struct Sequence {
     int32_t next_position() const { return length() - left(); }
     bool finished() const { return state == SequenceState::finished; }
     bool runnable() const { return room.has_room(); }
+    bool is_pin() const;
+    bool is_whole_pin() const { return is_pin() && cache.tokens == length(); }
+    // Positions that it computes in all, if it gets as long as it may, and the blocks they fill. The last token of a full
+    // sequence is never computed; a pin's are all. Of a beam search the first sequence stands for the prompt too.
+    int32_t positions_most() const { return is_pin() ? length() : limit - 1; }
+    int32_t blocks_most() const;
 
     Request* request;
     int32_t index;          // in its request
@@ -162,13 +171,21 @@ struct Request {
     Request* next_mail = nullptr;
     Request* next_order = nullptr;
     Request* next_buried = nullptr;
+    Request* next_pin = nullptr;  // among the pins, if it is one
+    Request* previous_pin = nullptr;
+    bool is_listed_pin = false;
 };
 
+inline bool Sequence::is_pin() const { return request->params.pin; }
 // Tokens at which a sequence that may generate max_tokens after so many is full, as far as the host is asked; max_tokens -1: as
 // many as fit, which is INT32_MAX here.
 inline int32_t limit_wanted(int32_t tokens, int32_t max_tokens) {
     return max_tokens < 0 || max_tokens > INT32_MAX - tokens ? INT32_MAX : tokens + max_tokens;
 }
+
+// The most blocks that a beam search holds whose hypotheses have `limit` tokens at most: they share the whole blocks of the
+// prompt; beyond, each has its own and perhaps one that it copies from.
+int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit);
 
 // Sequences in order of rank: urgent ones first, of equals those that arrived first.
 inline Priority urgency(const Sequence& sequence) {

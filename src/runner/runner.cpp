@@ -58,7 +58,8 @@ void Runner::add(const PlanRow& row) {
     work_[works_++] = {static_cast<int32_t>(rows_), row.count, row.first,
                        static_cast<int32_t>(table_blocks_)};
     const auto blocks_seen = static_cast<size_t>(blocks_of(row.first + row.count));
-    for (size_t i = 0; i < blocks_seen; i++) block_table_[table_blocks_++] = blocks[i];
+    std::copy_n(blocks.data(), blocks_seen, block_table_.data() + table_blocks_);
+    table_blocks_ += blocks_seen;
 
     for (int32_t position = row.first; position < row.first + row.count; position++, rows_++) {
         const bool is_there =

@@ -208,7 +208,7 @@ Status sample(const SamplingParams& params, uint64_t sample_index, int32_t posit
         chosen = draw(params, u, row, logits, vocabulary, scratch);
     }
     if (chosen.token < 0 || chosen.token >= vocabulary) return Status::INTERNAL;
-    *out = {chosen.token, log_probability(row, chosen.logit)};
+    *out = {chosen.token, params.logprobs > 0 ? log_probability(row, chosen.logit) : 0};
     return Status::OK;
 }
 

@@ -65,6 +65,9 @@ float log_probability(const RowResult& row, float logit);
 // returns.
 int32_t best_logprobs(const RowResult& row, std::span<TokenLogprob> out);
 
+// Whether `sample` takes less time than a look at the clock; with others it may have to sort the vocabulary.
+inline bool samples_at_once(const SamplingParams& params) { return params.temperature == 0; }
+
 // Candidates of scratch that sample needs; an engine makes them once (8 bytes each).
 constexpr size_t sampling_scratch_candidates(int32_t vocabulary) { return static_cast<size_t>(vocabulary); }
 
@@ -72,7 +75,7 @@ constexpr size_t sampling_scratch_candidates(int32_t vocabulary) { return static
 // sample `sample_index` of its request. `row` and `logits` (vocabulary) are the backend's results for the
 // position before, computed with this request's inverse_temperature. NOT_A_NUMBER where the row is not
 // usable; INTERNAL where row and vocabulary contradict one another. Allocates nothing; touches scratch only
-// where a filter reaches past the candidates of the row.
+// where a filter reaches past the candidates of the row. The log-probability is 0 where params.logprobs is.
 [[nodiscard]] Status sample(const SamplingParams& params, uint64_t sample_index, int32_t position,
                             const RowResult& row, const float* logits, int32_t vocabulary,
                             std::span<Candidate> scratch, TokenLogprob* out);

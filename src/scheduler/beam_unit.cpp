@@ -84,17 +84,24 @@ int32_t Scheduler::blocks_still_needed(const Sequence& sequence) const {
     return blocks_of(sequence.length()) - shared / limits::kv_block_tokens;
 }
 
-// The most that it will ever hold; the sequences of a beam search share the whole blocks of their prompt, and a copy may need a
-// block beside the one that is copied.
-int32_t Scheduler::reserve_of(const Sequence& sequence) const {
-    if (sequence.request->beams == nullptr) return blocks_for(sequence.limit);
-    const auto own = static_cast<int32_t>(beam_blocks(1, sequence.given_tokens, sequence.limit));
-    return sequence.index == 0 ? own : own - sequence.given_tokens / limits::kv_block_tokens;
-}
-
-int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit) {
-    const int32_t shared = prompt_tokens / limits::kv_block_tokens;
-    return shared + int64_t{width} * (blocks_for(limit) - shared + 1);
+// Blocks that the unit may still take: all that it may come to hold, but for those that it has computed whole. What siblings
+// share counts once.
+int32_t Scheduler::growth_of_unit(const Sequence& sequence) {
+    int32_t blocks = 0;
+    for (const Owned<Sequence>& one : sequence.request->sequences) {
+        const auto& own = one->cache.blocks;
+        const auto whole = static_cast<std::ptrdiff_t>(one->computed() / limits::kv_block_tokens);
+        std::ptrdiff_t shared = 0;
+        for (const Owned<Sequence>& earlier : sequence.request->sequences) {
+            if (earlier == one) break;
+            const auto& other = earlier->cache.blocks;
+            const auto most = std::min(whole, static_cast<std::ptrdiff_t>(other.size()));
+            shared = std::max(
+                shared, std::mismatch(own.begin(), own.begin() + most, other.begin()).first - own.begin());
+        }
+        blocks += one->blocks_most() - static_cast<int32_t>(whole - shared);
+    }
+    return std::max(blocks, 0);
 }
 
 }  // namespace treadle

@@ -20,6 +20,9 @@ constexpr int32_t passes_without_prompt_max = 7;
 constexpr int32_t batch_growth = 2;
 // Bulk rows beside others make a pass longer by a tenth at most.
 constexpr int64_t bulk_share = 10;
+// Who comes while bulk has the engine to itself waits for the pass under way: its prompts make none longer than this, or than
+// twice its decodes.
+constexpr int64_t bulk_prompts_ns = 50'000'000;
 
 bool decodes(const Sequence& sequence) {
     return sequence.state == SequenceState::generating && sequence.beam_row == BeamRow::due &&
@@ -69,6 +72,7 @@ void Scheduler::enqueue(Sequence* sequence) {
 }
 
 void Scheduler::reprioritize(Sequence* sequence) {
+    if (sequence->queue == &pinned_) return;
     stalled_ = false;
     if (sequence->queue == nullptr) {
         unordered_ = true;
@@ -83,7 +87,7 @@ void Scheduler::reprioritize(Sequence* sequence) {
 void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     last_decodes_ = plan->decodes;
     plan->clear();
-    preempted_ = closed_ = false;
+    preempted_ = closed_ = kept_pin_ = false;
     lend();
     if (unordered_) order_running();
     limit_ns_ = pass_budget_ns;
@@ -92,7 +96,7 @@ void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     passes_without_prompt_ =
         prompts && plan->decodes == static_cast<int32_t>(plan->rows.size()) ? passes_without_prompt_ + 1 : 0;
     plan_background(plan);
-    stalled_ = plan->rows.empty() && !preempted_;
+    stalled_ = plan->rows.empty() && !preempted_ && !kept_pin_;
 }
 
 // Those who compute a beginning that more urgent ones wait for are as urgent as these, while they wait.
@@ -121,6 +125,8 @@ Priority Scheduler::most_urgent_waiter(const Sequence& producer) const {
 
 // Bulk has the passes in which nothing else is computed, and rows that hardly make a pass longer.
 void Scheduler::plan_background(StepPlan* plan) {
+    const bool none_runs = !unordered_ && (running_.empty() || !background.holds(*running_.back()));
+    if (none_runs && waiting_[static_cast<size_t>(Priority::bulk)].empty()) return;
     if (!plan->rows.empty()) {
         if (!cost_.ready()) return;
         const int64_t base_ns = cost_.predict_high_ns(plan->shape);
@@ -143,6 +149,10 @@ void Scheduler::plan_classes(StepPlan* plan, Classes classes) {
     const int32_t kept_for_prompts = params_.max_batch_tokens > 1 && prompts_wait(classes) ? 1 : 0;
     for (Priority priority = classes.first; priority <= classes.last; priority = next_class(priority))
         plan_decodes(plan, priority, kept_for_prompts);
+    prompt_limit_ns_ = limit_ns_;
+    if (classes.first == Priority::bulk && limit_ns_ == INT64_MAX && cost_.ready())
+        prompt_limit_ns_ =
+            std::max(bulk_prompts_ns, 2 * std::min(cost_.predict_high_ns(plan->shape), INT64_MAX / 2));
     // Whoever waits goes before the prompts of less urgent ones, however long these have run.
     for (Priority priority = classes.first; priority <= classes.last; priority = next_class(priority)) {
         plan_prompts(plan, {priority, priority});
@@ -205,13 +215,24 @@ void Scheduler::plan_prompts(StepPlan* plan, Classes classes) {
 // Of the next `count` tokens of a prompt, those that the pass has time for. A prompt alone has all the time that there is.
 int32_t Scheduler::affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const {
     const bool is_bulk = background.holds(sequence);
-    if (limit_ns_ == INT64_MAX || (plan.decodes == 0 && !is_bulk)) return count;
-    int32_t most = cost_.largest_chunk(plan.shape, sequence.next_position(), count, limit_ns_);
+    if (prompt_limit_ns_ == INT64_MAX || (plan.decodes == 0 && !is_bulk)) return count;
+    const int32_t tile = std::min(count, tile_tokens);
+    int32_t most = cost_.largest_chunk(plan.shape, sequence.next_position(), count, prompt_limit_ns_);
     if (most < count) most -= most % tile_tokens;
+    // Far into a long prompt a tile's attention may take too long, where a few tokens' does not.
+    for (int32_t piece = tile; most == 0 && piece > 0 && !is_bulk; piece /= 2)
+        if (expects_time(plan, sequence, piece)) most = piece;
     const bool only_decodes = plan.decodes == static_cast<int32_t>(plan.rows.size());
     const bool must_go_on =
         is_bulk ? plan.rows.empty() : only_decodes && passes_without_prompt_ >= passes_without_prompt_max;
-    return must_go_on ? std::max(most, std::min(count, tile_tokens)) : most;
+    return must_go_on ? std::max(most, tile) : most;
+}
+
+// Whether the pass is expected to end in time with so many more tokens of the sequence, although half of such passes may not.
+bool Scheduler::expects_time(const StepPlan& plan, const Sequence& sequence, int32_t count) const {
+    PassShape shape = plan.shape;
+    shape.add(sequence.next_position(), count, false);
+    return cost_.predict_ns(shape) <= prompt_limit_ns_;
 }
 
 void Scheduler::admit(StepPlan* plan, Priority priority) {
@@ -261,7 +282,8 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
     Sequence* first = first_of_unit(sequence);
     cache_->match(first->tokens, &first->cache);
     bool fits = has_blocks(plan, sequence);
-    while (fits && running() + unit_size(*sequence) > params_.max_sequences) {
+    const bool is_whole_pin = sequence->is_whole_pin();
+    while (fits && !is_whole_pin && running() + unit_size(*sequence) > params_.max_sequences) {
         Sequence* victim = victim_for(*sequence, true);
         fits = victim != nullptr;
         if (fits) preempt(plan, victim);
@@ -269,6 +291,14 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
     if (!fits) {
         cache_->release(&first->cache);
         return false;
+    }
+    if (is_whole_pin) {
+        sequence->queue->remove(sequence);
+        sequence->skipped = 0;
+        note_admission(sequence);
+        keep_pinned(sequence);
+        kept_pin_ = true;
+        return true;
     }
     for_each_of_unit(sequence, [&](Sequence* one) {
         one->queue->remove(one);
@@ -311,15 +341,16 @@ bool Scheduler::batch_fits(const Sequence& more) const {
 // Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
 bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
     while (true) {
-        int32_t reserve = 0;
-        for_each_of_unit(sequence, [&](const Sequence* one) { reserve += reserve_of(*one); });
+        int32_t growing = 0;
+        for_each_of_unit(sequence, [&](const Sequence* one) { growing += growth(*one); });
         const bool alone = running_.empty();
         const int32_t watermark = alone ? 0 : params_.watermark_blocks;
         const bool fits =
             params_.policy == MemoryPolicy::reserve
-                ? reserved_blocks() + reserve <= cache_->total()
-                : blocks_of_unit_still_needed(sequence) + growing_blocks(running_.size()) + watermark <=
-                      cache_->available();
+                ? reserved_blocks() + growing <= cache_->available()
+                : sequence->is_whole_pin() ||
+                      blocks_of_unit_still_needed(sequence) + growing_blocks(running_.size()) + watermark <=
+                          cache_->available();
         if (fits || alone) return true;
         Sequence* victim = victim_for(*sequence, true);
         if (victim == nullptr || !preempting_suffices(sequence)) return false;
@@ -354,9 +385,20 @@ int32_t Scheduler::growing_blocks(size_t count) const {
     return blocks;
 }
 
+// Blocks that a sequence may still take until it is full: all but those that it has computed whole, or holds alone.
+int32_t Scheduler::growth(const Sequence& sequence) const {
+    if (sequence.request->beams != nullptr) return sequence.index == 0 ? growth_of_unit(sequence) : 0;
+    if (sequence.computed() >= sequence.positions_most()) return 0;
+    const auto& blocks = sequence.cache.blocks;
+    auto kept = static_cast<size_t>(sequence.computed() / limits::kv_block_tokens);
+    while (kept < blocks.size() && cache_->references(blocks[kept]) == 1) kept++;
+    return std::max(sequence.blocks_most() - static_cast<int32_t>(kept), 0);
+}
+
+// Blocks that those which run may still take: never more than there are for them.
 int32_t Scheduler::reserved_blocks() const {
     int32_t blocks = 0;
-    for (const Sequence* sequence : running_) blocks += reserve_of(*sequence);
+    for (const Sequence* sequence : running_) blocks += growth(*sequence);
     return blocks;
 }
 
@@ -373,7 +415,8 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
         count = cache_->preparable(sequence->cache) - first;
         if (count <= 0) return false;
     }
-    plan->add({sequence, first, count, first + count == sequence->length()});
+    const bool logits = first + count == sequence->length() && !sequence->is_pin();
+    plan->add({sequence, first, count, logits});
     return true;
 }
 
@@ -418,7 +461,20 @@ void Scheduler::commit(const PlanRow& row) {
     Sequence* sequence = row.sequence;
     cache_->commit(sequence->tokens, row.first + row.count, &sequence->cache);
     sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
-    if (sequence->state == SequenceState::prompt && row.logits) sequence->state = SequenceState::generating;
+    if (sequence->state == SequenceState::prompt && sequence->is_whole_pin()) {
+        running_.erase(std::find(running_.begin(), running_.end(), sequence));
+        keep_pinned(sequence);
+    } else if (sequence->state == SequenceState::prompt && row.logits) {
+        sequence->state = SequenceState::generating;
+    }
+}
+
+// It stands in no list of those that compute any more, so nobody finds it as a victim.
+void Scheduler::keep_pinned(Sequence* sequence) {
+    sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
+    sequence->state = SequenceState::pinned;
+    sequence->lent = Priority::paused;
+    pinned_.insert(sequence);
 }
 
 void Scheduler::remove(Sequence* sequence) {
@@ -471,6 +527,11 @@ bool Scheduler::consistent(int64_t held_by_others) const {
             static_cast<int32_t>(sequence->cache.blocks.size()) * limits::kv_block_tokens)
             return false;
         if (sequence->computed() > sequence->length() || sequence->length() > sequence->limit) return false;
+    }
+    for (const Sequence* sequence = pinned_.front(); sequence != nullptr; sequence = sequence->next) {
+        held += static_cast<int64_t>(sequence->cache.blocks.size());
+        if (!sequence->is_whole_pin() || sequence->state != SequenceState::pinned) return false;
+        if (sequence->blocks_most() != static_cast<int32_t>(sequence->cache.blocks.size())) return false;
     }
     return (unordered_ || std::is_sorted(running_.begin(), running_.end(), ranks)) &&
            cache_->consistent(held);

@@ -6,6 +6,9 @@
 //            ▲                                          │
 //            └── preempted: its blocks are let go ◄─────┘
 //
+// A pin is admitted and computed like a prompt, and preempted like one; when it is whole it leaves the running with its blocks,
+// and nobody's need can take them.
+//
 // Invariants: the first in rank that can run gets its blocks, for which all others may be preempted, and a row in every plan
 // whose batch is large enough, in its turn otherwise: so nothing hangs, however small the cache. How a plan cuts the work, and
 // who is preempted, never changes a token (numerics contract); it only decides who waits.
@@ -72,7 +75,7 @@ public:
     // Takes a sequence out of wherever it is and lets its blocks go. No pass under way may name them.
     void remove(Sequence* sequence);
 
-    // Its request's priority has changed; takes effect with the next plan.
+    // Its request's priority has changed; takes effect with the next plan. Of a pin that is whole, never.
     void reprioritize(Sequence* sequence);
 
     // Something happened that may let a waiting sequence run, although the last plan found nothing: a poll, a release.
@@ -112,9 +115,11 @@ private:
     bool has_blocks(StepPlan* plan, Sequence* sequence);
     bool preempting_suffices(Sequence* sequence);
     bool has_time(const StepPlan& plan, const Sequence& sequence) const;
+    bool expects_time(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     bool batch_fits(const Sequence& more) const;
     int32_t affordable(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     void count_skips(Priority priority, const Sequence* next);
+    void keep_pinned(Sequence* sequence);
     bool waits_for_producer(const Sequence& sequence) const;
     static Sequence* first_of_unit(Sequence* sequence);
     static int32_t tokens_of_unit(const Sequence& sequence);
@@ -122,12 +127,13 @@ private:
     bool find_beginning(Sequence* sequence);
     int32_t blocks_still_needed(const Sequence& sequence) const;
     int32_t blocks_of_unit_still_needed(Sequence* sequence) const;
-    int32_t reserve_of(const Sequence& sequence) const;
+    static int32_t growth_of_unit(const Sequence& sequence);
     bool prompts_wait(Classes classes) const;
 
     int32_t budget(const StepPlan& plan) const { return params_.max_batch_tokens - plan.tokens; }
     bool add_row(StepPlan* plan, Sequence* sequence, int32_t count);
     int32_t growing_blocks(size_t count) const;
+    int32_t growth(const Sequence& sequence) const;
     int32_t reserved_blocks() const;
 
     Sequence* victim_for(const Sequence& sequence, bool by_class_only) const;
@@ -140,25 +146,24 @@ private:
     SchedulerObserver* observer_;
     std::array<SequenceQueue, priorities> waiting_;
     SequenceQueue paused_;
+    SequenceQueue pinned_;                 // whole pins, with their blocks
     std::pmr::vector<Sequence*> running_;  // in order of rank
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
     CostModel cost_;
-    int64_t limit_ns_ = INT64_MAX;       // of the pass that is being planned
-    int32_t passes_without_prompt_ = 0;  // although one waited
-    int32_t last_decodes_ = 0;           // rows of the pass before
+    int64_t limit_ns_ = INT64_MAX;         // of the pass that is being planned
+    int64_t prompt_limit_ns_ = INT64_MAX;  // the same for pieces of prompts
+    int32_t passes_without_prompt_ = 0;    // although one waited
+    int32_t last_decodes_ = 0;             // rows of the pass before
     // Whose turn it is when a small batch can't serve all of a class.
     std::array<size_t, priorities> turn_ = {};
     bool preempted_ = false;  // somebody, by this plan
     bool closed_ = false;     // nobody is admitted any more by this plan: somebody was passed too often
+    bool kept_pin_ = false;   // a pin was found whole by this plan
     bool unordered_ = false;  // a rank has changed
     bool stalled_ = false;    // the last plan was empty, and nothing has happened since
 };
 
 // Blocks that a sequence of so many tokens fills at most: the last token of a full sequence is never computed.
 int32_t blocks_for(int32_t tokens);
-
-// The most blocks that a beam search holds whose hypotheses have `limit` tokens at most: they share the whole blocks of the
-// prompt; beyond, each has its own and perhaps one that it copies from.
-int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit);
 
 }  // namespace treadle

@@ -102,6 +102,7 @@ struct Story {
     int progress = 0;
     int32_t prompt_tokens = 0;
     int32_t generated_tokens = 0;
+    int32_t cached_tokens = 0;
     uint64_t user_data = 0;
 };
 
@@ -214,6 +215,7 @@ private:
         story.status = event.status;
         story.prompt_tokens = event.prompt_tokens;
         story.generated_tokens = event.generated_tokens;
+        story.cached_tokens = event.cached_tokens;
     }
 };
 

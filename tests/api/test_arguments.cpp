@@ -24,7 +24,10 @@ void try_inits() {
     CHECK(TRY(engine_request_info_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_step_params_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_step_report_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
+    CHECK(TRY(engine_pin_params_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_stats_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
+    uint64_t bytes = 0;
+    CHECK(TRY(engine_trim, nullptr, &bytes) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_session_params_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_plan_params_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_plan_init, nullptr, 8) == ENGINE_INVALID_ARGUMENT);
@@ -146,6 +149,14 @@ void try_requests(Host& host) {
     CHECK(engine_set_priority(host.e, 1, ENGINE_PRIORITY_BULK) == ENGINE_STALE_ID);
     CHECK(TRY(engine_cancel, nullptr, 1) == ENGINE_INVALID_ARGUMENT);
     CHECK(TRY(engine_release, nullptr, 1) == ENGINE_INVALID_ARGUMENT);
+    engine_pin_params pin;
+    engine_pin_params_init(&pin, sizeof pin);
+    CHECK(TRY(engine_pin, nullptr, &pin, &id, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_pin(host.e, nullptr, &id, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_pin(host.e, &pin, nullptr, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_pin(host.e, &pin, &id, nullptr) == ENGINE_INVALID_ARGUMENT);
+    CHECK(TRY(engine_unpin, nullptr, 1) == ENGINE_INVALID_ARGUMENT);
+    CHECK(engine_unpin(host.e, 1) == ENGINE_STALE_ID);
     engine_request_info info;
     engine_request_info_init(&info, sizeof info);
     CHECK(TRY(engine_request_get_info, nullptr, 1, &info) == ENGINE_INVALID_ARGUMENT);

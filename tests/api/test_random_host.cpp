@@ -1,6 +1,6 @@
-// A host that does anything in any order, by seed: thousands of submits, cancels, releases, steps, polls with tiny buffers and
-// questions, in the middle of steps too. Whatever it does, each request ends once, says what it says alone, and leaves nothing
-// behind.
+// A host that does anything in any order, by seed: thousands of submits, cancels, releases, pins, steps, polls with tiny buffers
+// and questions, in the middle of steps too. Whatever it does, each request ends once, says what it says alone, and leaves
+// nothing behind.
 #include <algorithm>
 
 #include "api_fixture.h"
@@ -68,6 +68,9 @@ public:
             while (more) more = poll(8, 4096);
             if (report_.next_step_us != 0 && report_.waiting_poll == 0) break;
         }
+        while (!pins_.empty()) unpin(0, true);
+        acting_ = true;  // nothing more comes in
+        step();
         check_end();
     }
 
@@ -77,7 +80,7 @@ private:
         params.max_sequences = static_cast<int32_t>(1 + random_.below(6));
         params.max_batch_tokens = static_cast<int32_t>(1 + random_.below(40));
         params.max_requests = static_cast<int32_t>(1 + random_.below(24));
-        params.kv_blocks = static_cast<int32_t>(16 + random_.below(40));
+        params.kv_blocks = static_cast<int32_t>(16 + 2 * static_cast<uint32_t>(pins_max) + random_.below(40));
         params.clock = read_clock;
         params.clock_user = this;
         return params;
@@ -103,13 +106,21 @@ private:
     }
 
     void act_without_step() {
-        switch (random_.below(8)) {
+        switch (random_.below(10)) {
             case 0:
             case 1: submit(); break;
             case 2: cancel(); break;
             case 3: release(); break;
             case 4: ask(); break;
             case 5: read_tokens(); break;
+            case 6:
+                if (random_.below(2) == 0) {
+                    pin();
+                } else if (!pins_.empty()) {
+                    unpin(random_.below(static_cast<uint32_t>(pins_.size())), false);
+                }
+                break;
+            case 7: CHECK(engine_trim(host_.e, nullptr) == ENGINE_OK); break;
             default: poll(random_.below(6), random_.below(5) * random_.below(60)); break;
         }
     }
@@ -129,6 +140,35 @@ private:
         CHECK(seen_.count(id) == 0);  // ids are not reused
         seen_[id] = {&kind, params.keep != 0, false, false, {}};
         order_.push_back(id);
+    }
+
+    // Of two blocks at most, so that every request still gets as long as it does alone.
+    void pin() {
+        if (pins_.size() == pins_max) return;
+        const Kind& kind = kinds_[random_.below(static_cast<uint32_t>(kinds_.size()))];
+        const size_t size = std::min<size_t>(kind.prompt.size(), 1 + random_.below(32));
+        const std::vector<int32_t> prefix(kind.prompt.begin(),
+                                          kind.prompt.begin() + static_cast<std::ptrdiff_t>(size));
+        const engine_part part = tokens_part(prefix);
+        engine_pin_params params;
+        REQUIRE(engine_pin_params_init(&params, sizeof params) == ENGINE_OK);
+        params.parts = &part;
+        params.part_count = 1;
+        params.priority = static_cast<int32_t>(random_.below(3));
+        engine_request id = 0;
+        const engine_status status = engine_pin(host_.e, &params, &id, nullptr);
+        if (status == ENGINE_OK) pins_.push_back(id);
+        CHECK((status == ENGINE_OK || status == ENGINE_FULL));
+    }
+
+    void unpin(size_t which, bool must_be_whole) {
+        engine_request_info info;
+        REQUIRE(engine_request_info_init(&info, sizeof info) == ENGINE_OK);
+        REQUIRE(engine_request_get_info(host_.e, pins_[which], &info) == ENGINE_OK);
+        if (must_be_whole) CHECK(info.state == ENGINE_REQUEST_PINNED);
+        if (info.state == ENGINE_REQUEST_PINNED) CHECK(info.prompt_tokens_done == info.prompt_tokens);
+        REQUIRE(engine_unpin(host_.e, pins_[which]) == ENGINE_OK);
+        pins_.erase(pins_.begin() + static_cast<std::ptrdiff_t>(which));
     }
 
     // Any request that ever was, young ones more often.
@@ -308,11 +348,13 @@ private:
         CHECK(stats.requests_submitted == seen_.size());
         CHECK(stats.requests_finished == seen_.size());
         CHECK(stats.requests_failed == 0);
-        CHECK(stats.kv_blocks_free + stats.kv_blocks_cached == info.kv_blocks);
+        CHECK(stats.kv_blocks_free + stats.kv_blocks_cached + stats.kv_blocks_trimmed == info.kv_blocks);
         CHECK(stats.kv_blocks_held == 0);
         CHECK(stats.running + stats.waiting + stats.waiting_poll == 0);
-        CHECK(report_.free_blocks == info.kv_blocks);
+        CHECK(report_.free_blocks + stats.kv_blocks_trimmed == info.kv_blocks);
     }
+
+    static constexpr size_t pins_max = 3;
 
     Random random_;
     const std::vector<Kind>& kinds_;
@@ -323,6 +365,7 @@ private:
     engine_step_report report_ = {};
     std::map<engine_request, Seen> seen_;
     std::vector<engine_request> order_;
+    std::vector<engine_request> pins_;
 };
 
 }  // namespace

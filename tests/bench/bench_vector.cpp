@@ -44,7 +44,8 @@ void attention(benchmark::State& state) {
     std::vector<float> scratch(attention_scratch_bytes(smol, context) / sizeof(float) + 16);
     void* aligned =
         reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63});
-    const LayerCache layer{cache.data(), cache.data() + block_halves, 2 * block_halves};
+    uint16_t* const planes[] = {cache.data(), cache.data() + block_halves};
+    const LayerCache layer{&planes[0], &planes[1], 2 * block_halves, 24};  // all in one slab
     for (auto _ : state)
         for (int32_t head = 0; head < smol.kv_heads; head++)
             attend(smol, layer, block_table.data(), context - rows, rows, head, queries.data(), row_floats,
@@ -74,9 +75,10 @@ void rope(benchmark::State& state) {
         cos_sin.push_back(std::sin(angle));
     }
     std::vector<float> qkv = random_floats((smol.heads + 2 * smol.kv_heads) * smol.head_dim);
+    uint16_t* const planes[] = {cache.data(), cache.data() + block_halves};
     for (auto _ : state)
         rope_write(smol, {PairOrder::adjacent, 64, 1.0f}, cos_sin.data(), qkv.data(), 5,
-                   {cache.data(), cache.data() + block_halves, 2 * block_halves});
+                   {&planes[0], &planes[1], 2 * block_halves, 24});
 }
 
 template <auto gate>

@@ -21,6 +21,7 @@ const World::Action World::actions[] = {
     {"release a kept one", 12, &World::act_release_kept},
     {"poll some", 8, &World::act_poll_some},
     {"withhold polls", 2, &World::act_withhold_polls},
+    {"trim", 3, &World::act_trim},
     {"jump the clock", 3, &World::act_jump_clock},
     {"change the budget", 8, &World::act_change_budget},
     {"ask for a stale id", 3, &World::act_ask_stale},
@@ -267,10 +268,12 @@ void World::act_submit_without_memory() {
     const uint64_t submitted_before = driver_->stats().counters.requests_submitted;
     const int64_t live_after_sweep = driver_->allocator().live();
     driver_->allocator().fail_from(between(0, 8 + 8 * asked.samples));
+    control_.no_kv_memory = one_in(2);
     uint64_t id = 0;
     asked.number = next_number_++;
     const Status status = driver_->submit(asked, &id);
     driver_->allocator().fail_never();
+    control_.no_kv_memory = false;
     if (status == Status::OK) {  // it needed fewer allocations; the host changes its mind
         note("  submitted and released: number", static_cast<int64_t>(asked.number));
         if (driver_->release(id) != Status::OK) fail("a new request can't be released");
@@ -342,6 +345,20 @@ void World::act_release_kept() {
 void World::act_poll_some() { poll(static_cast<size_t>(between(1, 6))); }
 
 void World::act_withhold_polls() { withhold_polls_until_ = step_ + between(5, 90); }
+
+// At any time, in the middle of a pass too: the backend minds if a pass names what is gone.
+void World::act_trim() {
+    const int32_t trimmed_before = driver_->stats().gauges.blocks_trimmed;
+    const uint64_t bytes = driver_->trim();
+    const int32_t blocks = driver_->stats().gauges.blocks_trimmed - trimmed_before;
+    note("  trimmed: blocks, in the middle of a pass", blocks,
+         control_.begins > control_.passes_done ? 1 : 0);
+    if (blocks < 0 || (bytes == 0) != (blocks == 0))
+        fail("a trim of %d blocks gives back other bytes", blocks);
+    if (!driver_->consistent()) fail("the blocks and their references disagree after a trim");
+    coverage_->trimmed += blocks;
+    coverage_->trims_in_pass += blocks > 0 && control_.begins > control_.passes_done ? 1 : 0;
+}
 
 void World::act_jump_clock() {
     driver_->clock().now_ns += int64_t{between(1, 1000)} * (one_in(4) ? 60'000'000'000 : 1'000'000);

@@ -55,11 +55,14 @@ void World::check_counters() {
     const MetricsSnapshot stats = driver_->stats();
     const EngineParams& params = driver_->params();
     if (stats.gauges.blocks_free < 0 || stats.gauges.blocks_held < 0 || stats.gauges.blocks_cached < 0 ||
-        stats.gauges.blocks_free + stats.gauges.blocks_held + stats.gauges.blocks_cached !=
+        stats.gauges.blocks_trimmed < 0 ||
+        stats.gauges.blocks_free + stats.gauges.blocks_held + stats.gauges.blocks_cached +
+                stats.gauges.blocks_trimmed !=
             params.kv_blocks ||
         report_.free_blocks != stats.gauges.blocks_free + stats.gauges.blocks_cached)
-        fail("%d blocks free, %d held, %d cached, %d reported of %d", stats.gauges.blocks_free,
-             stats.gauges.blocks_held, stats.gauges.blocks_cached, report_.free_blocks, params.kv_blocks);
+        fail("%d blocks free, %d held, %d cached, %d trimmed, %d reported of %d", stats.gauges.blocks_free,
+             stats.gauges.blocks_held, stats.gauges.blocks_cached, stats.gauges.blocks_trimmed,
+             report_.free_blocks, params.kv_blocks);
     if (stats.gauges.blocks_cached > (params.prefix_cache ? params.prefix_cache_blocks : 0))
         fail("%d blocks cached of at most %d", stats.gauges.blocks_cached, params.prefix_cache_blocks);
     if (!driver_->consistent()) fail("the blocks, their references and the running sequences disagree");
@@ -313,14 +316,24 @@ void World::check_broken() {
             fail("request %llu lives on after the backend failed", static_cast<number_t>(number));
     }
     check_pool_whole();
+    check_all_trimmed();
+}
+
+// With no request alive, nothing of the pool needs to stay.
+void World::check_all_trimmed() {
+    driver_->trim();
+    const int32_t left = driver_->params().kv_blocks - driver_->stats().gauges.blocks_trimmed;
+    if (left != 0) fail("nothing lives, and a trim leaves %d blocks", left);
 }
 
 void World::check_pool_whole() {
     const MetricsSnapshot stats = driver_->stats();
     if (stats.gauges.blocks_held != 0 ||
-        stats.gauges.blocks_free + stats.gauges.blocks_cached != driver_->params().kv_blocks)
-        fail("nothing runs, and %d of %d blocks are free, %d cached, %d held", stats.gauges.blocks_free,
-             driver_->params().kv_blocks, stats.gauges.blocks_cached, stats.gauges.blocks_held);
+        stats.gauges.blocks_free + stats.gauges.blocks_cached + stats.gauges.blocks_trimmed !=
+            driver_->params().kv_blocks)
+        fail("nothing runs, and %d of %d blocks are free, %d cached, %d trimmed, %d held",
+             stats.gauges.blocks_free, driver_->params().kv_blocks, stats.gauges.blocks_cached,
+             stats.gauges.blocks_trimmed, stats.gauges.blocks_held);
 }
 
 }  // namespace treadle::test

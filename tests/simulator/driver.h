@@ -57,6 +57,7 @@ public:
                 int32_t max_tokens, uint64_t* id);
     Status set_priority(uint64_t id, Priority priority) { return engine_->set_priority(id, priority); }
     Status cancel(uint64_t id) { return engine_->cancel(id); }
+    uint64_t trim() { return engine_->trim(); }
     Status release(uint64_t id) { return engine_->release(id); }
     Status info(uint64_t id, RequestInfo* out) { return engine_->request_info(id, out); }
     std::vector<int32_t> tokens(uint64_t id, int32_t sequence);

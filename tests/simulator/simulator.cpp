@@ -156,6 +156,7 @@ void World::tear_down() {
         if (driver_->release(live.id) != Status::OK) fail("a kept request can't be released");
     }
     check_pool_whole();
+    check_all_trimmed();
     const MetricsSnapshot stats = driver_->stats();
     coverage_->recomputed += static_cast<int64_t>(stats.counters.recomputed_tokens);
     coverage_->cached += static_cast<int64_t>(stats.counters.prompt_tokens_cached);
@@ -244,6 +245,8 @@ std::vector<Coverage::Line> Coverage::lines() const {
             {"tokens computed again", recomputed, true},
             {"prompt tokens found in the cache", cached, true},
             {"evicted blocks", evicted, true},
+            {"trimmed blocks", trimmed, true},
+            {"trims in the middle of a pass", trims_in_pass, true},
             {"most followers before one request", overtaken_most, false}};
 }
 

@@ -36,6 +36,7 @@ struct Coverage {
     int64_t lonely = 0, producers_cancelled = 0, must_be_admitted = 0;
     int64_t released_live = 0, kept = 0, cut_steps = 0, pendings = 0, jumps = 0, room_full = 0,
             overtaken_most = 0;
+    int64_t trimmed = 0, trims_in_pass = 0;
     int64_t copies = 0, rows_without_write = 0, preemptions = 0, recomputed = 0, cached = 0, evicted = 0;
 
     struct Line {
@@ -144,6 +145,7 @@ private:
     void act_release_kept();
     void act_poll_some();
     void act_withhold_polls();
+    void act_trim();
     void act_jump_clock();
     void act_change_budget();
     void act_ask_stale();
@@ -182,6 +184,7 @@ private:
     void check_tokens(const Live& live, bool whole);
     std::vector<int32_t> tokens_of(const Live& live, int32_t sequence);
     void check_pool_whole();
+    void check_all_trimmed();
     int64_t activity() const;
     const Live* first_in_rank() const;
 

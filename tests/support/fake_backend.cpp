@@ -2,6 +2,7 @@
 // the cache's slots.
 #include <algorithm>
 #include <cstdio>
+#include <new>
 #include <utility>
 
 #include "fake_model.h"
@@ -34,7 +35,40 @@ Status FakeBackend::kv_create(const Program&, int32_t blocks, Error*) {
     blocks_ = blocks;
     cache_.assign(static_cast<size_t>(blocks) * block_tokens, {});
     touched_.assign(cache_.size(), {});
+    away_.assign(static_cast<size_t>(limits::kv_slabs(blocks)), 0);
     return Status::OK;
+}
+
+// The memory of a slab is a token that tells which slab it is for.
+void* FakeBackend::kv_allocate(int32_t slab) {
+    if (control_.no_kv_memory) throw std::bad_alloc();
+    control_.slabs_allocated++;
+    return &away_[static_cast<size_t>(slab)];
+}
+
+void FakeBackend::kv_free(int32_t slab, void* memory) {
+    control_.slabs_freed++;
+    if (memory != &away_[static_cast<size_t>(slab)]) violate("a slab's memory is freed as another's", -1, -1);
+}
+
+void* FakeBackend::kv_exchange(int32_t slab, void* memory) {
+    const auto index = static_cast<size_t>(slab);
+    void* before = away_[index] != 0 ? nullptr : &away_[index];
+    away_[index] = memory == nullptr ? 1 : 0;
+    const int32_t size = limits::kv_slab_blocks(blocks_);
+    for (int32_t block = slab * size; block < std::min((slab + 1) * size, blocks_); block++) {
+        const bool named = std::find(block_table_.begin(), block_table_.end(), block) != block_table_.end() ||
+                           std::any_of(copies_.begin(), copies_.end(),
+                                       [&](const BlockCopy& copy) { return copy.from == block; });
+        if (under_way_ && named)
+            violate("a pass under way names a block of a slab that goes or comes", -1, block);
+        poison(block);
+    }
+    return before;
+}
+
+bool FakeBackend::is_away(int32_t block) const {
+    return away_[static_cast<size_t>(block >> limits::kv_slab_shift(blocks_))] != 0;
 }
 
 // All memory of passes, and the rows that Checking::none answers with.
@@ -151,6 +185,9 @@ void FakeBackend::check_work(const AttentionWork& work, int32_t next_row) {
     for (auto i = static_cast<size_t>(work.first_block); i < table_end; i++)
         if (block_table_[i] < 0 || block_table_[i] >= blocks_)
             violate("no such block", static_cast<int64_t>(i) * block_tokens, block_table_[i]);
+        else if (is_away(block_table_[i]))
+            violate("the block's memory was given back", static_cast<int64_t>(i) * block_tokens,
+                    block_table_[i]);
     for (int32_t i = 0; i < work.rows; i++) {
         const auto row = static_cast<size_t>(work.first_row + i);
         const int32_t position = work.first_position + i;
@@ -170,6 +207,7 @@ void FakeBackend::check_copies() {
             violate("a copy's blocks are out of range", from, to);
             continue;
         }
+        if (is_away(from) || is_away(to)) violate("a copied block's memory was given back", from, to);
         for (size_t k = 0; k < copies_.size(); k++)
             if (k != i && (copies_[k].to == to || copies_[k].from == to))
                 violate("a copy's target is another copy's block", from, to);

@@ -97,6 +97,7 @@ struct FakeControl {
     double jump_rate = 0;                 // of tiles after which the clock jumps by up to jump_ns
     int64_t jump_ns = 0;                  //
     double pending_rate = 0;              // of calls of advance that do nothing
+    bool no_kv_memory = false;            // for slabs of the cache that was made
     Status fail_next_build = Status::OK;  // once, when not OK
     Status fail_next_begin = Status::OK;
     Status fail_next_advance = Status::OK;
@@ -111,6 +112,8 @@ struct FakeControl {
     int64_t copies = 0;
     int64_t rows_without_write = 0;
     int64_t worst_tile_ns = 0;  // without jumps
+    int64_t slabs_allocated = 0;
+    int64_t slabs_freed = 0;
     int64_t violations = 0;
     std::string first_violation;
 };
@@ -124,6 +127,9 @@ public:
         return sizeof(Slot) * limits::kv_block_tokens;
     }
     [[nodiscard]] Status kv_create(const Program& program, int32_t blocks, Error* error) override;
+    void* kv_allocate(int32_t slab) override;
+    void kv_free(int32_t slab, void* memory) override;
+    void* kv_exchange(int32_t slab, void* memory) override;
     [[nodiscard]] Status build(const Program& program, Dims max, Error* error) override;
     [[nodiscard]] Status begin(const PassInput& input, Dims dims) override;
     AdvanceResult advance(int64_t deadline_ns, int32_t max_threads) override;
@@ -149,6 +155,7 @@ private:
         uint64_t read = 0;
     };
 
+    bool is_away(int32_t block) const;
     void violate(const char* what, int64_t position, int64_t block);
     void check_input(const PassInput& input, Dims dims);
     void check_work(const AttentionWork& work, int32_t next_row);
@@ -170,6 +177,7 @@ private:
     Dims max_;
     std::vector<Slot> cache_;     // (blocks, 16)
     std::vector<Touch> touched_;  // (blocks, 16)
+    std::vector<char> away_;      // (slabs) 1: it has no memory
 
     // The pass under way.
     bool under_way_ = false;

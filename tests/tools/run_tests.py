@@ -72,7 +72,8 @@ def suites(build, sanitized):
     yield "simulate", [build / "simulate", "--steps", SIMULATED_STEPS]
     for target in sorted((ROOT / "tests" / "fuzz").glob("fuzz_*.cpp")):
         yield target.stem, [build / target.stem]
-    yield "bench", [ROOT / "tests" / "bench" / "bench.py", "--smoke", build]
+    for name in ("bench", "serving"):
+        yield name, [ROOT / "tests" / "bench" / f"{name}.py", "--smoke", build]
     for name, script, looks_at_build, holds_sanitized in SCRIPTS:
         if holds_sanitized or not sanitized:
             yield name, [TOOLS / script] + ([build] if looks_at_build else [])

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -32,9 +33,13 @@ struct Case {
     std::vector<uint16_t> cache;  // keys, then values, one block after another
     std::vector<int32_t> block_table;
     std::vector<float> queries;  // (positions, heads, head_dim)
+    std::array<uint16_t*, 2> planes = {};
 
     size_t block_halves() const { return static_cast<size_t>(shape.kv_heads) * shape.head_dim * 16; }
-    LayerCache layer() { return {cache.data(), cache.data() + block_halves(), 2 * block_halves()}; }
+    LayerCache layer() {  // all in one slab
+        planes = {cache.data(), cache.data() + block_halves()};
+        return {&planes[0], &planes[1], 2 * block_halves(), 24};
+    }
     uint16_t& key(int32_t position, int32_t kv_head, int32_t d) {
         const size_t block = 2 * block_halves() * block_table[position / 16];
         return cache[block + (static_cast<size_t>(kv_head) * shape.head_dim + d) * 16 + position % 16];
@@ -47,7 +52,7 @@ struct Case {
 };
 
 Case make_case(AttentionShape shape, int32_t positions, bool shuffled, uint32_t seed) {
-    Case c{shape, positions, {}, {}, {}};
+    Case c{shape, positions, {}, {}, {}, {}};
     const int32_t blocks = (positions + 15) / 16;
     c.block_table.resize(blocks + 3);
     std::iota(c.block_table.begin(), c.block_table.end(), 0);

@@ -5,6 +5,7 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -92,7 +93,8 @@ private:
     cpu::LayerCache cache(int32_t layer) {
         const size_t stride = size_t(p_.kv_heads) * size_t(p_.head_dim) * 16;
         const size_t offset = stride * pool_blocks * size_t(layer);
-        return {keys_.data() + offset, values_.data() + offset, stride};
+        slabs_ = {keys_.data() + offset, values_.data() + offset};
+        return {&slabs_[0], &slabs_[1], stride, 24};  // all in one slab
     }
 
     std::vector<float> linear(const cpu::PackedMatrix& weight, const float* bias,
@@ -191,6 +193,7 @@ private:
     const cpu::Kernels& k_;
     const PassInput* in_ = nullptr;
     std::vector<uint16_t> keys_, values_;
+    std::array<uint16_t*, 2> slabs_ = {};
     std::vector<float> residual_, qkv_, attended_, delta_, gate_up_;
     std::vector<std::vector<float>> act_;
     std::vector<RowOutput> outputs_;

@@ -68,6 +68,9 @@ public:
     [[nodiscard]] Status kv_create(const Program& program, int32_t blocks, Error* error) override {
         return inner_->kv_create(program, blocks, error);
     }
+    void* kv_allocate(int32_t slab) override { return inner_->kv_allocate(slab); }
+    void kv_free(int32_t slab, void* memory) override { inner_->kv_free(slab, memory); }
+    void* kv_exchange(int32_t slab, void* memory) override { return inner_->kv_exchange(slab, memory); }
     [[nodiscard]] Status build(const Program& program, Dims max, Error* error) override;
     [[nodiscard]] Status begin(const PassInput& input, Dims dims) override;
     AdvanceResult advance(int64_t deadline_ns, int32_t max_threads) override;

@@ -69,6 +69,12 @@ public:
         REQUIRE(submit(job, &id, keep) == Status::OK);
         return id;
     }
+    uint64_t pin(const std::vector<int32_t>& prefix) {
+        uint64_t id = 0;
+        std::pmr::vector<int32_t> tokens(prefix.begin(), prefix.end(), &memory_.other);
+        REQUIRE(engine->pin(RequestParams(&memory_.other), std::move(tokens), &id, nullptr) == Status::OK);
+        return id;
+    }
     Status step(int64_t budget_us = 0) { return engine->step({budget_us, 0}, &report); }
     void poll(size_t capacity = SIZE_MAX) { engine->poll(sink, capacity); }
 
@@ -285,4 +291,42 @@ TEST_CASE("a submit that runs out of memory anywhere leaves the engine as it was
     rig.poll();
     CHECK(rig.sink.stories[neighbour].ends == 1);
     CHECK(rig.sink.stories.size() == 2);
+}
+
+TEST_CASE("pins end with the engine, whole or under way, without an event; unpinned they are gone") {
+    const auto model = load_bytes(tiny_llama(61).bytes());
+    const std::vector<Job> jobs = some_jobs(17, 3);
+    for (const bool released : {false, true}) {
+        tests::DoublePlan plan;
+        Rig rig(*model, plan);
+        const uint64_t whole = rig.pin(std::vector<int32_t>(20, 5));
+        REQUIRE(rig.step() == Status::OK);
+        RequestInfo info;
+        REQUIRE(rig.engine->request_info(whole, &info) == Status::OK);
+        CHECK(info.state == SequenceState::pinned);
+        const uint64_t under_way = rig.pin(std::vector<int32_t>(60, 6));
+        const uint64_t request = rig.submit(jobs[0]);
+        REQUIRE(rig.step(1) == Status::OK);  // the pass is begun
+        const uint64_t waiting = rig.pin(std::vector<int32_t>(30, 7));
+        if (released) {
+            CHECK(rig.engine->unpin(whole) == Status::OK);
+            CHECK(rig.engine->unpin(under_way) == Status::OK);
+        }
+        rig.plan.fail_next_advance = Status::INTERNAL;
+        CHECK(rig.step() == Status::INTERNAL);
+        rig.poll();
+        CHECK(rig.sink.stories.size() == 1);
+        CHECK(rig.sink.stories[request].ends == 1);
+        for (const uint64_t pin : {whole, under_way, waiting}) {
+            const bool gone = released && pin != waiting;
+            CHECK(rig.engine->request_info(pin, &info) == (gone ? Status::STALE_ID : Status::OK));
+            if (!gone) {
+                CHECK(info.state == SequenceState::finished);
+                CHECK(info.failure.status == Status::INTERNAL);
+            }
+            CHECK(rig.engine->unpin(pin) == (gone ? Status::STALE_ID : Status::OK));
+        }
+        CHECK(rig.engine->stats().figures.gauges.blocks_pinned == 0);
+        CHECK(rig.engine->stats().figures.gauges.blocks_held == 0);
+    }
 }

@@ -325,3 +325,54 @@ TEST_CASE("random sequences that grow, fork, end and are cut short: nobody sees 
         }
     }
 }
+
+TEST_CASE("slabs go with what is cached in them, and come back free") {
+    World world(70);  // slabs of two blocks
+    const Tokens tokens = counting(100);
+    BlockTable table = world.table(), other = world.table();
+    CHECK(world.compute(&table, tokens, 100));
+    CHECK(world.compute(&other, counting(20, 5000), 20));
+    CHECK(table.blocks == decltype(table.blocks)({0, 1, 2, 3, 4, 5, 6}));  // the first slabs first
+    CHECK(world.cache.slabs() == 35);
+    for (const int32_t slab : {0, 1, 2, 3, 4}) CHECK(world.cache.is_held(slab));
+    CHECK_FALSE(world.cache.is_held(5));
+    world.cache.release(&table);
+    CHECK_FALSE(world.cache.is_held(1));
+    CHECK(world.cache.is_held(3));  // the other's first block
+    world.cache.remove_slab(1);     // blocks 2 and 3: what continues them is forgotten too
+    CHECK(world.cache.away_blocks() == 2);
+    CHECK(world.cache.cached_blocks() == 2);
+    CHECK(world.found(tokens) == 32);
+    CHECK(world.cache.consistent(2));
+    for (int32_t slab = 0; slab < world.cache.slabs(); slab++)
+        if (!world.cache.is_held(slab) && !world.cache.is_away(slab)) world.cache.remove_slab(slab);
+    CHECK(world.cache.present() == 4);  // the other's slabs
+    CHECK(world.cache.available() == 2);
+    CHECK(world.found(tokens) == 0);
+    CHECK(world.cache.consistent(2));
+    BlockTable large = world.table();
+    CHECK_FALSE(world.compute(&large, tokens, 40));
+    world.cache.add_slab(34);
+    world.cache.add_slab(0);
+    CHECK(world.compute(&large, tokens, 90));
+    CHECK(large.blocks.front() == 0);
+    CHECK(large.blocks.back() == 69);
+    CHECK(world.cache.available() == 0);
+    CHECK(world.cache.consistent(8));
+    world.cache.release(&large);
+    world.cache.release(&other);
+    CHECK(world.cache.held_blocks() == 0);
+    CHECK(world.cache.consistent(0));
+}
+
+TEST_CASE("slabs cover every pool") {
+    for (const int32_t blocks : {1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 513, 100000, INT32_MAX / 16}) {
+        CAPTURE(blocks);
+        const int64_t size = limits::kv_slab_blocks(blocks);
+        const int64_t slabs = limits::kv_slabs(blocks);
+        CHECK(slabs <= limits::kv_slabs_max);
+        CHECK((slabs >= 32 || size == 1));
+        CHECK(slabs * size >= blocks);
+        CHECK((slabs - 1) * size < blocks);
+    }
+}

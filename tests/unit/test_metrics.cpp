@@ -179,6 +179,8 @@ constexpr Gauges some_gauges = {.requests_running = 4,
                                 .blocks_free = 12,
                                 .blocks_held = 8,
                                 .blocks_cached = 12,
+                                .blocks_trimmed = 3,
+                                .blocks_pinned = 5,
                                 .blocks_evicted = 7};
 
 }  // namespace
@@ -226,6 +228,8 @@ TEST_CASE("the metrics text keeps to the exposition format") {
         CHECK(exposition.value("treadle_num_requests_running") == 4);
         CHECK(exposition.value("treadle_kv_cache_usage_perc") == 0.25);
         CHECK(exposition.value("treadle_kv_cache_blocks", "state", "cached") == 12);
+        CHECK(exposition.value("treadle_kv_cache_blocks", "state", "trimmed") == 3);
+        CHECK(exposition.value("treadle_kv_cache_blocks_pinned") == 5);
         CHECK(exposition.value("treadle_generation_tokens_total") == 500);
         CHECK(exposition.value("treadle_prefix_cache_hits_total") == 320);
         CHECK(exposition.value("treadle_requests_finished_total", "finished_reason", "end") == 2);

@@ -311,6 +311,8 @@ TEST_CASE("sampling: log-probabilities are those of the raw logits") {
     SamplingParams params;
     params.temperature = 0.5f;
     params.top_k = 30;
+    CHECK(sampler(params, 0, 0).logprob == 0);  // nobody asked
+    params.logprobs = 20;
     double sum = 0;
     for (const float logit : logits) sum += std::exp(double(logit));
     for (int32_t position = 0; position < 50; position++) {

@@ -328,3 +328,19 @@ TEST_CASE("random workloads end, keep the books and give all blocks back") {
         CHECK(bench.cache.available() == blocks);
     }
 }
+
+TEST_CASE("an urgent prompt takes the only place in the middle of a less urgent one") {
+    Bench bench(1, 16, 64);
+    Sequence* slow = bench.submit(150, 160);
+    bench.pass();
+    bench.pass();
+    Sequence* urgent = bench.submit(20, 28, -1, Priority::interactive);
+    for (int i = 0; i < 9; i++) {
+        bench.scheduler.plan(&bench.plan);
+        CHECK(bench.row_of(urgent) != nullptr);
+        CHECK(bench.row_of(slow) == nullptr);
+        bench.commit();
+    }
+    CHECK(urgent->state == SequenceState::finished);
+    CHECK(bench.preemptions == 1);
+}

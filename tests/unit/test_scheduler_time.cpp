@@ -187,3 +187,29 @@ TEST_CASE("the host's share is what it gives to steps while there is work") {
     CHECK(share.share() > 0);
     CHECK(share.share() <= 1);
 }
+
+TEST_CASE("prompts of bulk alone come in pieces, so that whoever comes does not wait long") {
+    TimedBench bench(8, 4096, 1024);
+    bench.warm_up();
+    Sequence* bulk = bench.submit(900, 910, -1, Priority::bulk);
+    int pieces = 0;
+    for (; bulk->state != SequenceState::generating && pieces < 10; pieces++)
+        CHECK(bench.timed_pass(INT64_MAX) <= 50 * ms);
+    CHECK(pieces >= 2);
+    CHECK(pieces <= 4);
+}
+
+TEST_CASE("where a tile of a prompt doesn't fit the time but fewer tokens do, they go on in each pass") {
+    TimedBench bench(8, 4096, 1024);
+    bench.warm_up();
+    bench.submit(2, 1000);
+    bench.timed_pass(INT64_MAX);
+    Sequence* prompt = bench.submit(200, 210);
+    bench.timed_pass(6 * ms);
+    REQUIRE(prompt->state == SequenceState::prompt);
+    for (int i = 0; i < 20; i++) {
+        CHECK(bench.timed_pass(3 * ms + ms / 2) <= 3 * ms + ms / 2);
+        REQUIRE(bench.row_of(prompt) != nullptr);
+        CHECK(bench.row_of(prompt)->count == 4);
+    }
+}
