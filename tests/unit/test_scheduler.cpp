@@ -194,6 +194,18 @@ TEST_CASE("a waiting long prompt doesn't eat the blocks that decodes need") {
     CHECK(bench.preemptions == 0);
 }
 
+TEST_CASE("an admission leaves the watermark's blocks to those that run") {
+    Bench bench(8, 64, 10, MemoryPolicy::preempt, 3);
+    Sequence* first = bench.submit(60, 64);  // 4 blocks
+    bench.pass();
+    Sequence* second = bench.submit(60, 64);  // 4 of the 6 that are free
+    bench.pass();
+    CHECK(second->state == SequenceState::waiting);
+    while (!first->finished()) bench.pass();
+    bench.pass();
+    CHECK(bench.row_of(second) != nullptr);
+}
+
 TEST_CASE("urgent sequences take the place of less urgent ones, bulk has what is left") {
     Bench bench(2, 64, 64);
     Sequence* bulk = bench.submit(5, 50, -1, Priority::bulk);
