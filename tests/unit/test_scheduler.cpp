@@ -274,6 +274,17 @@ TEST_CASE("sequences with one beginning compute it once, at the urgency of the m
     CHECK(bench.computed < 100 + 20 + 20 + 20 + 40);
 }
 
+TEST_CASE("of many with one prompt that come at once a single one computes it, however large the batch") {
+    Bench bench(8, 1000, 64);
+    std::vector<Sequence*> all;
+    for (int i = 0; i < 5; i++) all.push_back(bench.submit(100, 110, 7));
+    bench.pass();
+    CHECK(bench.computed == 100);
+    bench.pass();
+    for (const Sequence* one : all) CHECK(bench.row_of(one) != nullptr);
+    CHECK(bench.computed == 100 + 5);
+}
+
 TEST_CASE("urgency is lent only while somebody waits") {
     Bench bench(8, 16, 64);
     Sequence* producer = bench.submit(200, 220, 7, Priority::bulk);
