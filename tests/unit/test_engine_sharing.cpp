@@ -3,86 +3,17 @@
 
 #include <vector>
 
-#include "engine_harness.h"
+#include "engine_host.h"
 
 using namespace treadle;
 using namespace treadle::test;
-
-namespace {
-
-class Drop final : public EventSink {
-public:
-    bool take(const EventNode&, std::span<const TokenLogprob>) override { return true; }
-};
-
-// An engine over the tiny model, for requests that run_jobs does not know.
-struct Host {
-    explicit Host(const LoadedModel& model, int32_t kv_blocks = 64, int32_t max_requests = 1024) {
-        Error error;
-        Owned<Backend> backend;
-        REQUIRE(model.model().weight_store().make_backend({1, {}, system_clock()}, memory, &backend,
-                                                          &error) == Status::OK);
-        EngineParams params;
-        params.max_sequences = 8;
-        params.max_batch_tokens = 48;
-        params.kv_blocks = kv_blocks;
-        params.max_requests = max_requests;
-        params.clock = system_clock();
-        REQUIRE(make_engine(memory, {&model.program(), &model.model().rope_table(), &model.vocabulary()},
-                            model.model().hyper_parameters().context, params, std::move(backend), &engine,
-                            &error) == Status::OK);
-    }
-    RequestParams asked(uint64_t seed, int32_t samples = 1) {
-        RequestParams params(&memory.other);
-        params.sampling.temperature = 1;
-        params.sampling.seed = seed;
-        params.samples = samples;
-        params.ignore_end = true;
-        params.keep = true;
-        return params;
-    }
-    uint64_t submit(RequestParams&& params, const std::vector<int32_t>& prompt, int32_t max_tokens) {
-        uint64_t id = 0;
-        std::pmr::vector<int32_t> tokens(prompt.begin(), prompt.end(), &memory.other);
-        REQUIRE(engine->submit(std::move(params), std::move(tokens), max_tokens, &id, nullptr) == Status::OK);
-        return id;
-    }
-    void run(int32_t steps = INT32_MAX) {
-        StepReport report;
-        Drop sink;
-        for (int32_t i = 0; i < steps; i++) {
-            REQUIRE(engine->step({}, &report) == Status::OK);
-            engine->poll(sink, SIZE_MAX);
-            if (report.next_step_us != 0) return;
-        }
-    }
-    std::vector<int32_t> tokens(uint64_t id, int32_t sequence = 0) {
-        std::vector<int32_t> out(4096);
-        size_t count = 0;
-        REQUIRE(engine->sequence_tokens(id, sequence, out, &count, nullptr) == Status::OK);
-        out.resize(count);
-        return out;
-    }
-
-    TestAllocator allocator;
-    MemorySet memory{allocator.hooks()};
-    Owned<Engine> engine;
-};
-
-std::vector<int32_t> some_prompt(uint64_t seed, size_t count) {
-    Random random(seed);
-    std::vector<int32_t> prompt(count);
-    for (int32_t& token : prompt) token = static_cast<int32_t>(random.below(320));
-    return prompt;
-}
-
-}  // namespace
+using Host = EngineHost;
 
 TEST_CASE("a pool so small that somebody is preempted all the time changes no token") {
     const auto model = load_bytes(tiny_llama(21).bytes());
     std::vector<Job> jobs;
     for (uint64_t i = 0; i < 10; i++) {
-        Job job{some_prompt(i / 3, 20 + 7 * i), 30, {}, 0};  // some begin alike
+        Job job{random_prompt(i / 3, 20 + 7 * i), 30, {}, 0};  // some begin alike
         job.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
         job.sampling.seed = i;
         jobs.push_back(job);
@@ -104,7 +35,7 @@ TEST_CASE("a pool so small that somebody is preempted all the time changes no to
 
 TEST_CASE("a beginning from the cache changes no token, whatever its length") {
     const auto model = load_bytes(tiny_llama(22).bytes());
-    const std::vector<int32_t> whole = some_prompt(5, 64);
+    const std::vector<int32_t> whole = random_prompt(5, 64);
     Host warm(*model, 256);
     static_cast<void>(warm.submit(warm.asked(1), whole, 4));
     warm.run();
@@ -124,7 +55,7 @@ TEST_CASE("a beginning from the cache changes no token, whatever its length") {
 
 TEST_CASE("each sample equals the request that asks for it alone") {
     const auto model = load_bytes(tiny_llama(23).bytes());
-    const std::vector<int32_t> prompt = some_prompt(6, 40);
+    const std::vector<int32_t> prompt = random_prompt(6, 40);
     Host host(*model);
     const uint64_t all = host.submit(host.asked(4, 5), prompt, 20);
     host.run();
@@ -142,7 +73,7 @@ TEST_CASE("each sample equals the request that asks for it alone") {
 
 TEST_CASE("a fork at any position equals a fresh request with those tokens, and leaves its parent alone") {
     const auto model = load_bytes(tiny_llama(24).bytes());
-    const std::vector<int32_t> prompt = some_prompt(7, 25);
+    const std::vector<int32_t> prompt = random_prompt(7, 25);
     Host alone(*model);
     const uint64_t straight = alone.submit(alone.asked(3), prompt, 30);
     alone.run();
@@ -185,7 +116,7 @@ TEST_CASE("a fork at any position equals a fresh request with those tokens, and 
 
 TEST_CASE("a fork that fails leaves the draws of the next one as they were") {
     const auto model = load_bytes(tiny_llama(25).bytes());
-    const std::vector<int32_t> prompt = some_prompt(8, 20);
+    const std::vector<int32_t> prompt = random_prompt(8, 20);
     std::vector<std::vector<int32_t>> told;
     for (const bool fails : {false, true}) {
         Host host(*model, 64, 2);
