@@ -1,6 +1,6 @@
 /* plan: what a batch yields on a machine, and how many tokens and sequences fit its KV cache.   plan [MODEL.gguf] [options]
  *
- * Without a model it plans for one whose figures are given; what is not given are those of the tables in the manual: 17 GB of
+ * Without a model it plans for one whose figures are given; what is not given are those of the table in README.md: 17 GB of
  * weights on a card with 1,008 GB/s and 82.5 TFLOP/s, of whose memory 7 GiB are left for a cache of 64 KiB per token.
  */
 #include <engine.h>

@@ -330,8 +330,8 @@ typedef struct engine_params {
                                     target, all prompts as fast as they can be computed. With a target, prompts are cut into
                                     pieces, and no more sequences run at once, than an estimate from earlier passes says fit
                                     beside the tokens of those that generate; the host's own time between steps is counted in.
-                                    Well below 2.5 times what a token takes anyway it starves prompts: they still go on in each
-                                    eighth pass. 0 .. 3600000000. Default: 0 */
+                                    Well below 2.5 times what a token takes anyway it starves prompts: those that have begun go
+                                    on in each eighth pass even so. 0 .. 3600000000. Default: 0 */
     int32_t trace_events;        /* newest events kept for engine_trace_write, 72 bytes each: a sequence makes one per pass. 0: no
                                     trace. 0 .. 16777216. Default: 0 */
 } engine_params;
@@ -369,7 +369,7 @@ typedef uint64_t engine_request; /* 0 is no request; ids are not reused */
 enum {
     ENGINE_PRIORITY_INTERACTIVE = 0,
     ENGINE_PRIORITY_NORMAL = 1,
-    ENGINE_PRIORITY_BULK = 2,  /* takes only what the others leave: passes in which nothing else has anything to compute */
+    ENGINE_PRIORITY_BULK = 2,  /* takes what others leave: passes without them, rows that lengthen theirs by a tenth at most */
     ENGINE_PRIORITY_PAUSED = 3 /* keeps its tokens and computes nothing */
 };
 

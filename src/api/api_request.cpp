@@ -106,10 +106,7 @@ Status read_request(const engine_request_params& in, const Vocabulary& vocabular
                     limits::samples_max);
     out->samples = in.samples;
     TREADLE_TRY(read_beams(in, out, error));
-    if (in.deadline_us < 0)
-        return fail(error, Status::INVALID_ARGUMENT, "deadline_us is %lld, must not be negative",
-                    static_cast<long long>(in.deadline_us));
-    out->deadline_us = in.deadline_us;
+    TREADLE_TRY(api::read_deadline(in.deadline_us, &out->deadline_us, error));
     out->scope = {in.cache_salt, in.prefix_cache == 0};
     TREADLE_TRY(api::read_priority(in.priority, &out->priority, error));
     return read_stops(in, vocabulary, memory, out, error);

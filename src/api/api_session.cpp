@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "api/handles.h"
+#include "api/params.h"
 #include "api/structs.h"
 #include "base/limits.h"
 #include "engine/session.h"
@@ -36,20 +37,15 @@ Status read_state(engine* e, const Place& place, SessionState* out, Error* error
 Status read_params(const engine_session_params* in, RestoreParams* out, Error* error) {
     engine_session_params params = default_session_params();
     TREADLE_TRY(api::read_struct("engine_session_params", in, &params, error));
-    if (params.priority < ENGINE_PRIORITY_INTERACTIVE || params.priority > ENGINE_PRIORITY_PAUSED)
-        return fail(error, Status::INVALID_ARGUMENT, "priority is %d, which is no priority", params.priority);
+    TREADLE_TRY(api::read_priority(params.priority, &out->priority, error));
     if (params.logprobs < -1 || params.logprobs > limits::logprobs_max)
         return fail(error, Status::INVALID_ARGUMENT, "logprobs is %d, must be -1 to %d", params.logprobs,
                     limits::logprobs_max);
-    if (params.deadline_us < 0)
-        return fail(error, Status::INVALID_ARGUMENT, "deadline_us is %lld, must not be negative",
-                    static_cast<long long>(params.deadline_us));
+    TREADLE_TRY(api::read_deadline(params.deadline_us, &out->deadline_us, error));
     out->keep = params.keep != 0;
-    out->priority = static_cast<Priority>(params.priority);
     out->scope = {params.cache_salt, params.prefix_cache == 0};
     out->logprobs = params.logprobs;
     out->user_data = params.user_data;
-    out->deadline_us = params.deadline_us;
     return Status::OK;
 }
 

@@ -48,6 +48,10 @@ constexpr int32_t kv_slab_shift(int32_t blocks) {
 }
 constexpr int32_t kv_slab_blocks(int32_t blocks) { return 1 << kv_slab_shift(blocks); }
 constexpr int32_t kv_slabs(int32_t blocks) { return ((blocks - 1) >> kv_slab_shift(blocks)) + 1; }
+constexpr int32_t kv_blocks_of_slab(int32_t slab, int32_t blocks) {
+    const int32_t left = blocks - (slab << kv_slab_shift(blocks));
+    return left < kv_slab_blocks(blocks) ? left : kv_slab_blocks(blocks);
+}
 constexpr int32_t kv_slabs_max = 64;
 
 constexpr int32_t requests_max = 1 << 20;

@@ -54,20 +54,12 @@ void PassBuffers::create_cache(const Program& program, int32_t blocks, Memory* o
     for (int32_t slab = 0; slab < limits::kv_slabs(blocks); ++slab) exchange_slab(slab, allocate_slab(slab));
 }
 
-namespace {
-
-int32_t blocks_of_slab(int32_t slab, int32_t blocks) {
-    const int32_t most = limits::kv_slab_blocks(blocks);
-    return std::min(most, blocks - slab * most);
-}
-
-}  // namespace
-
 size_t PassBuffers::slab_bytes(int32_t slab) const {
     size_t halves = 0;
     for (const GroupCache& cache : caches)
         halves += 2 * static_cast<size_t>(cache.layers) * cache.block_stride;
-    return halves * sizeof(uint16_t) * static_cast<size_t>(blocks_of_slab(slab, caches.front().blocks));
+    return halves * sizeof(uint16_t) *
+           static_cast<size_t>(limits::kv_blocks_of_slab(slab, caches.front().blocks));
 }
 
 void* PassBuffers::allocate_slab(int32_t slab) {
@@ -84,7 +76,8 @@ void* PassBuffers::exchange_slab(int32_t slab, void* memory) {
     const auto index = static_cast<size_t>(slab);
     auto* next = static_cast<uint16_t*>(memory);
     for (GroupCache& cache : caches) {
-        const size_t step = cache.block_stride * static_cast<size_t>(blocks_of_slab(slab, cache.blocks));
+        const size_t step =
+            cache.block_stride * static_cast<size_t>(limits::kv_blocks_of_slab(slab, cache.blocks));
         for (AlignedArray<uint16_t*>* planes : {&cache.keys, &cache.values}) {
             for (size_t i = index; i < planes->size(); i += slabs_.size()) {
                 (*planes)[i] = next;

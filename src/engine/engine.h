@@ -99,8 +99,8 @@ struct StepReport {
 struct EngineStats {
     MetricsSnapshot figures;
     uint64_t kv_bytes = 0;  // of the cache, without what was trimmed
-    std::array<double, CostModel::coefficient_count>
-        cost_ns{};  // of a pass, a row, a token, a token * context
+    // Of a pass, a row, a token, a token * context.
+    std::array<double, CostModel::coefficient_count> cost_ns{};
     double cost_error = 0;
     double host_share = 1;
 };

@@ -134,9 +134,7 @@ void BlockCache::remove_cached(int32_t block) {
 
 // ---- Slabs
 
-int32_t BlockCache::blocks_of_slab(int32_t slab) const {
-    return std::min(1 << slab_shift_, total() - (slab << slab_shift_));
-}
+int32_t BlockCache::blocks_of_slab(int32_t slab) const { return limits::kv_blocks_of_slab(slab, total()); }
 
 bool BlockCache::is_held(int32_t slab) const {
     for (int32_t i = slab << slab_shift_; i < end_of_slab(slab); i++)

@@ -101,8 +101,8 @@ public:
     int32_t blocks_of_slab(int32_t slab) const;
     bool is_away(int32_t slab) const { return slabs_[static_cast<size_t>(slab)].away; }
     bool is_held(int32_t slab) const;  // somebody holds a block of it
-    void remove_slab(
-        int32_t slab);            // that nobody holds; forgets what is cached in it, and what continues that
+    // Of one that nobody holds: forgets what is cached in it, and what continues that.
+    void remove_slab(int32_t slab);
     void add_slab(int32_t slab);  // that is away
 
     // Forgets cached blocks, least recently used first, until at most so many are left.
@@ -135,7 +135,7 @@ private:
 
     struct Slab {
         int32_t
-            first_free;  // a stack: the block freed last is taken first, it may still be in a processor's cache
+            first_free;  // a stack: what was freed last is taken first, it may still be in a processor's cache
         int32_t free_count;
         bool away;
     };

@@ -177,6 +177,7 @@ struct Request {
 };
 
 inline bool Sequence::is_pin() const { return request->params.pin; }
+
 // Tokens at which a sequence that may generate max_tokens after so many is full, as far as the host is asked; max_tokens -1: as
 // many as fit, which is INT32_MAX here.
 inline int32_t limit_wanted(int32_t tokens, int32_t max_tokens) {

@@ -1,4 +1,4 @@
-// The plan of a pass: decodes, prompts, admissions, in this order, first for the urgent and then for bulk.
+// The plan of a pass: all decodes, then prompts and admissions class by class; bulk comes after all of it.
 #include "scheduler/scheduler.h"
 
 #include <algorithm>

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "support/gguf_writer.h"
+#include "test_memory.h"
 
 namespace treadle::test {
 
@@ -49,6 +50,33 @@ inline engine_model_params params_with_malloc() {
     };
     params.free = [](void*, void* pointer, size_t, size_t, int32_t) { std::free(pointer); };
     return params;
+}
+
+// Memory through a counting allocator.
+inline engine_model_params params_with(TestAllocator& allocator) {
+    engine_model_params params = model_params();
+    const AllocatorHooks hooks = allocator.hooks();
+    params.alloc = hooks.alloc;
+    params.free = hooks.free;
+    params.alloc_user = hooks.user;
+    return params;
+}
+
+inline engine_stats stats_of(engine* e) {
+    engine_stats stats;
+    REQUIRE(engine_stats_init(&stats, sizeof stats) == ENGINE_OK);
+    REQUIRE(engine_get_stats(e, &stats) == ENGINE_OK);
+    return stats;
+}
+
+// Tokens of single bytes.
+inline std::vector<int32_t> some_tokens(uint32_t seed, size_t count) {
+    std::vector<int32_t> tokens(count);
+    for (int32_t& token : tokens) {
+        seed = seed * 1664525 + 1013904223;
+        token = first_byte + static_cast<int32_t>(seed >> 16) % 250;
+    }
+    return tokens;
 }
 
 inline engine_params small_engine_params() {

@@ -1,7 +1,7 @@
 // Beam search through engine.h: its fields and their ranges, the events that tell the best hypotheses, and their scores.
 #include <cmath>
 
-#include "api_fixture.h"
+#include "session_fixture.h"
 
 using namespace treadle::test;
 
@@ -223,4 +223,39 @@ TEST_CASE("beam search: cancelled, it tells one end for each sequence and no tok
             CHECK(std::isinf(one.score));
         }
     }
+}
+
+TEST_CASE("a search is saved as sessions when it is over, one of each told hypothesis") {
+    Host host;
+    const engine_part part = text_part("save the best");
+    engine_request_params params = beams(&part, 4, 2);
+    params.keep = 1;
+    const engine_request id = host.submit(params);
+    for (int i = 0; i < 4; i++) host.step();
+    size_t size = 0;
+    Failure failure;
+    CHECK(engine_session_save(host.e, id, 0, -1, nullptr, 0, &size, failure) == ENGINE_INVALID_ARGUMENT);
+    CHECK(failure.names("beam search"));
+    CHECK(size == 0);
+
+    const std::vector<Told> told = tell(host, id, 2);
+    for (int32_t sequence = 0; sequence < 2; sequence++) {
+        const Told& best = told[static_cast<size_t>(sequence)];
+        const SessionBytes whole = save(host.e, id, sequence);
+        engine_session_params kept = session_params();
+        kept.keep = 1;
+        Host other;
+        const engine_request restored = restore(other.e, whole, &kept);
+        other.run();
+        CHECK(other.stories[restored].finish_reason == best.reason);
+        CHECK(other.stories[restored].text.empty());  // all of it was delivered before
+        std::vector<int32_t> tokens(256);
+        size_t count = 0;
+        REQUIRE(engine_sequence_tokens(other.e, restored, 0, tokens.data(), tokens.size(), &count) ==
+                ENGINE_OK);
+        CHECK(count > best.tokens.size());
+        tokens.resize(count);
+        CHECK(std::equal(best.tokens.rbegin(), best.tokens.rend(), tokens.rbegin()));
+    }
+    CHECK(engine_session_save(host.e, id, 2, -1, nullptr, 0, &size, failure) == ENGINE_INVALID_ARGUMENT);
 }

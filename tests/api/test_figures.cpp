@@ -20,13 +20,6 @@ engine_params timed(ManualClock* clock) {
     return params;
 }
 
-engine_stats stats_of(const Host& host) {
-    engine_stats stats;
-    REQUIRE(engine_stats_init(&stats, sizeof stats) == ENGINE_OK);
-    REQUIRE(engine_get_stats(host.e, &stats) == ENGINE_OK);
-    return stats;
-}
-
 std::string trace_of(const Host& host) {
     std::string json;
     REQUIRE(engine_trace_write(
@@ -57,7 +50,7 @@ TEST_CASE("stats tell how long things took, to the microsecond of the host's clo
         clock.pass_us(10);  // until the next step
     }
     host.poll();
-    const engine_stats stats = stats_of(host);
+    const engine_stats stats = stats_of(host.e);
     CHECK(stats.queue_us.count == 1);
     CHECK(stats.queue_us.max == 40);
     CHECK(stats.ttft_us.count == 1);
@@ -90,7 +83,7 @@ TEST_CASE("stats tell how much of the prompts the cache had, and which requests 
     host.step();
     clock.pass_us(6);
     host.run();
-    const engine_stats stats = stats_of(host);
+    const engine_stats stats = stats_of(host.e);
     CHECK(stats.queried_tokens > 2 * 48);
     CHECK(stats.cached_tokens >= 48);
     CHECK(stats.cached_tokens <= stats.queried_tokens / 2);

@@ -66,9 +66,7 @@ TEST_CASE("a request's events: its tokens in order, its text, one end with the c
     CHECK(story.user_data == 77);
     CHECK(story.prompt_tokens == static_cast<int32_t>(host.tokenize({part}).size()));
     CHECK(story.generated_tokens == 12);
-    engine_stats stats;
-    REQUIRE(engine_stats_init(&stats, sizeof stats) == ENGINE_OK);
-    REQUIRE(engine_get_stats(host.e, &stats) == ENGINE_OK);
+    const engine_stats stats = stats_of(host.e);
     CHECK(stats.requests_submitted == 1);
     CHECK(stats.requests_finished == 1);
     CHECK(stats.generated_tokens == 12);

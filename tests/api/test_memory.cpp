@@ -4,26 +4,12 @@
 
 #include "api_fixture.h"
 #include "malloc_counter.h"
-#include "test_memory.h"
 
 using namespace treadle::test;
 
-namespace {
-
-engine_model_params hooked(TestAllocator& allocator) {
-    engine_model_params params = model_params();
-    const treadle::AllocatorHooks hooks = allocator.hooks();
-    params.alloc = hooks.alloc;
-    params.free = hooks.free;
-    params.alloc_user = hooks.user;
-    return params;
-}
-
-}  // namespace
-
 TEST_CASE("fifty rounds of load and unload leave nothing behind") {
     TestAllocator allocator;
-    const engine_model_params params = hooked(allocator);
+    const engine_model_params params = params_with(allocator);
     for (int i = 0; i < 50; i++) {
         {
             Host host(small_engine_params(), params);
@@ -37,7 +23,7 @@ TEST_CASE("fifty rounds of load and unload leave nothing behind") {
 
 TEST_CASE("a load, a creation and a submission fail cleanly at each allocation") {
     TestAllocator allocator;
-    const engine_model_params params = hooked(allocator);
+    const engine_model_params params = params_with(allocator);
     Failure failure;
     engine_model* model = nullptr;
     for (int64_t n = 0;; n++) {
@@ -90,7 +76,7 @@ TEST_CASE("a load, a creation and a submission fail cleanly at each allocation")
 TEST_CASE("a step allocates nothing") {
     TestAllocator allocator;
     for (const int32_t threads : {1, 3}) {
-        engine_model_params params = hooked(allocator);
+        engine_model_params params = params_with(allocator);
         params.threads = threads;
         Host host(small_engine_params(), params);
         const std::string prompt(90, 'q');

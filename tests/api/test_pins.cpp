@@ -6,15 +6,6 @@ using namespace treadle::test;
 
 namespace {
 
-std::vector<int32_t> some_tokens(uint32_t seed, size_t count) {
-    std::vector<int32_t> tokens(count);
-    for (int32_t& token : tokens) {
-        seed = seed * 1664525 + 1013904223;
-        token = first_byte + static_cast<int32_t>(seed >> 16) % 250;
-    }
-    return tokens;
-}
-
 std::vector<int32_t> beginning(const std::vector<int32_t>& tokens, size_t count) {
     return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
 }
@@ -68,12 +59,7 @@ struct PinHost : Host {
         REQUIRE(engine_request_get_info(e, id, &value) == ENGINE_OK);
         return value;
     }
-    engine_stats stats() {
-        engine_stats value;
-        REQUIRE(engine_stats_init(&value, sizeof value) == ENGINE_OK);
-        REQUIRE(engine_get_stats(e, &value) == ENGINE_OK);
-        return value;
-    }
+    engine_stats stats() const { return stats_of(e); }
     void flood() {
         for (uint32_t i = 0; i < 12; i++) {
             const engine_request id = ask(some_tokens(1000 + i, 40 + i), 6);
@@ -350,14 +336,9 @@ TEST_CASE("a pin's priority counts until it is whole") {
 
 TEST_CASE("pins of wrong arguments say what is wrong, a failing allocation leaves nothing") {
     TestAllocator allocator;
-    engine_model_params of_model = model_params();
-    const treadle::AllocatorHooks hooks = allocator.hooks();
-    of_model.alloc = hooks.alloc;
-    of_model.free = hooks.free;
-    of_model.alloc_user = hooks.user;
     engine_params of_engine = small_engine_params();
     of_engine.max_requests = 2;
-    PinHost host(of_engine, of_model);
+    PinHost host(of_engine, params_with(allocator));
     Failure failure;
     engine_request id = 0;
     const engine_part part = text_part("a prefix");

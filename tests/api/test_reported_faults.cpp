@@ -43,13 +43,6 @@ std::vector<int32_t> prompt_of(size_t tokens, int32_t first) {
     return prompt;
 }
 
-engine_stats stats_of(Host& host) {
-    engine_stats stats;
-    REQUIRE(engine_stats_init(&stats, sizeof stats) == ENGINE_OK);
-    REQUIRE(engine_get_stats(host.e, &stats) == ENGINE_OK);
-    return stats;
-}
-
 engine_params pool_of(int32_t blocks) {
     engine_params params = small_engine_params();
     params.kv_blocks = blocks;
@@ -104,7 +97,7 @@ TEST_CASE("no answer crosses to another request, whoever runs beside it") {  // 
     for (const Asked& one : asked) ids.push_back(submit(host, one));
     host.run();
     for (size_t i = 0; i < ids.size(); i++) CHECK(host.stories[ids[i]].tokens == alone(asked[i]).tokens);
-    CHECK(stats_of(host).preemptions > 0);
+    CHECK(stats_of(host.e).preemptions > 0);
 }
 
 TEST_CASE("blocks run out while nobody polls: nothing is lost") {  // [vllm#8219]
@@ -116,7 +109,7 @@ TEST_CASE("blocks run out while nobody polls: nothing is lost") {  // [vllm#8219
     for (int i = 0; i < 500; i++) host.step();
     host.run();
     for (size_t i = 0; i < ids.size(); i++) CHECK(host.stories[ids[i]].tokens == alone(asked[i]).tokens);
-    CHECK(stats_of(host).preemptions > 0);
+    CHECK(stats_of(host.e).preemptions > 0);
 }
 
 TEST_CASE("an urgent request in the middle of a less urgent prompt") {  // [vllm#9342]
@@ -155,7 +148,7 @@ TEST_CASE("a victim that needs nearly all blocks comes back") {  // [unsloth lla
     host.run();
     CHECK(host.stories[victim].tokens == alone(large).tokens);
     for (const engine_request id : urgent) CHECK(host.stories[id].generated_tokens == 20);
-    CHECK(stats_of(host).preemptions > 0);
+    CHECK(stats_of(host.e).preemptions > 0);
 }
 
 TEST_CASE("blocks left free on admission spare preemptions") {  // [vllm#44594]
@@ -168,7 +161,7 @@ TEST_CASE("blocks left free on admission spare preemptions") {  // [vllm#44594]
         for (int32_t i = 0; i < 60; i++)
             submit(host, {prompt_of(20 + static_cast<size_t>(i * 13 % 40), i), 10 + i * 7 % 50});
         host.run();
-        return stats_of(host).preemptions;
+        return stats_of(host.e).preemptions;
     };
     const uint64_t without = preemptions(0);
     CHECK(without > 0);
@@ -291,9 +284,9 @@ TEST_CASE("free, held and cached blocks are all blocks after every step") {  // 
     for (int i = 0; i < 400; i++) {
         host.step();
         host.poll();
-        const engine_stats stats = stats_of(host);
+        const engine_stats stats = stats_of(host.e);
         REQUIRE(stats.kv_blocks_free + stats.kv_blocks_held + stats.kv_blocks_cached == 12);
     }
     host.run();
-    CHECK(stats_of(host).kv_blocks_held == 0);
+    CHECK(stats_of(host.e).kv_blocks_held == 0);
 }

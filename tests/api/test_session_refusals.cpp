@@ -15,13 +15,6 @@ using namespace treadle::test;
 
 namespace {
 
-engine_stats stats_of(engine* e) {
-    engine_stats stats;
-    REQUIRE(engine_stats_init(&stats, sizeof stats) == ENGINE_OK);
-    REQUIRE(engine_get_stats(e, &stats) == ENGINE_OK);
-    return stats;
-}
-
 // A session in the middle of an answer, with everything that one can have.
 SessionBytes some_session(Host& host, bool finished = false) {
     const engine_part part = text_part("refuse me");
@@ -302,12 +295,7 @@ TEST_CASE("saving and restoring fail cleanly at each allocation") {
     const Folder folder;
     const std::string path = folder.file("chat.session");
     TestAllocator allocator;
-    engine_model_params of_model = model_params();
-    const treadle::AllocatorHooks hooks = allocator.hooks();
-    of_model.alloc = hooks.alloc;
-    of_model.free = hooks.free;
-    of_model.alloc_user = hooks.user;
-    Host host(small_engine_params(), of_model);
+    Host host(small_engine_params(), params_with(allocator));
     const SessionBytes live = some_session(host), over = some_session(host, true);
     const engine_request id = restore(host.e, live);
     for (int i = 0; i < 3; i++) host.step();

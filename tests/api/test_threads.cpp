@@ -123,11 +123,6 @@ TEST_CASE("a cancel or a release at any moment of the step that ends the request
         for (int64_t after = 0; acted; after++) {
             CAPTURE(after);
             TestAllocator allocator;
-            const treadle::AllocatorHooks hooks = allocator.hooks();
-            engine_model_params of_model = model_params();
-            of_model.alloc = hooks.alloc;
-            of_model.free = hooks.free;
-            of_model.alloc_user = hooks.user;
             Moment moment;
             engine_params params = small_engine_params();
             params.clock_user = &moment;
@@ -136,7 +131,7 @@ TEST_CASE("a cancel or a release at any moment of the step that ends the request
                 if (self->left-- == 0) CHECK(self->act(self->e, self->request) == ENGINE_OK);
                 return self->now += 1000;
             };
-            Host host(params, of_model);
+            Host host(params, params_with(allocator));
             moment = {host.e, host.submit_text("over after one token", 1), act, 0, after};
             host.step();
             acted = moment.left < 0;

@@ -36,15 +36,6 @@ struct KvMeter {
     }
 };
 
-std::vector<int32_t> some_tokens(uint32_t seed, size_t count) {
-    std::vector<int32_t> tokens(count);
-    for (int32_t& token : tokens) {
-        seed = seed * 1664525 + 1013904223;
-        token = first_byte + static_cast<int32_t>(seed >> 16) % 250;
-    }
-    return tokens;
-}
-
 struct TrimHost {
     explicit TrimHost(const engine_params& params = small_engine_params()) : host(params, meter.params()) {
         engine_info info;

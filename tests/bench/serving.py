@@ -4,9 +4,10 @@
     serving.py BUILD_FOLDER --model GGUF [--threads N] [--runs N] [--only waste,batching] [--steps N] [--prompt N] [--json FILE]
     serving.py BUILD_FOLDER --smoke             every scenario on a tiny model in seconds: checks outcomes, no times
 
-Called by 'make bench-serving' and, with --smoke, by run_tests.py. Every line of JSON comes from a process of its own: serving_bench runs
-scenarios through engine.h, serving_inside those that look inside (serving/main.cpp and inside/main.cpp list them). Where two ways are compared, they take turns; a figure is the median of the runs,
-with the least and the greatest behind it. Figures of memory come from the tiny model, figures of time from the real one.
+Called by 'make bench-serving' and, with --smoke, by run_tests.py. Every line of JSON comes from a process of its own:
+serving_bench runs scenarios through engine.h, serving_inside those that look inside (serving/main.cpp and
+inside/main.cpp list them). Where two ways are compared, they take turns; a figure is the median of the runs, with the
+least and the greatest behind it. Figures of memory come from the tiny model, figures of time from the real one.
 """
 import argparse
 import dataclasses
