@@ -127,26 +127,23 @@ AdvanceResult PassCursor::advance_with_pool(int64_t deadline_ns, int32_t threads
     return {Status::OK, is_complete() ? PassState::done : PassState::more, worst_tile_ns_};
 }
 
-// Runs tiles until the pass is complete or the deadline is reached, but at least one. Where the last tiles
-// of a region are in workers' hands it waits for them: before its first tile in any case, later until the
-// deadline.
+// Runs tiles until the pass is complete or the deadline is reached, but at least one if there is one to claim. Where the
+// last tiles of a region are in workers' hands it waits for them, until the deadline: the worker brings the pass forward.
 void PassCursor::run_on_caller(int64_t deadline_ns, int64_t now) {
     FloatMode mode;
     Backoff backoff;
-    bool computed = false;
     bool claimed = false;
     Claim mine;
     while (true) {
         if (!claimed && !claim(any_region, &mine)) {
             if (is_complete()) return;
-            backoff.turn();
-            if (computed && deadline_ns != INT64_MAX && params_.clock.now() >= deadline_ns) return;
+            backoff.turn(deadline_ns == INT64_MAX);
+            if (deadline_ns != INT64_MAX && params_.clock.now() >= deadline_ns) return;
             continue;
         }
         if (backoff.turns() > 0) now = params_.clock.now();  // waiting is no part of the tile's time
         backoff = {};
         job_.run(job_.context, mine.region, mine.tile, 0);
-        computed = true;
         const int64_t before = now;
         now = params_.clock.now();
         worst_tile_ns_ = std::max(worst_tile_ns_, now - before);

@@ -19,17 +19,6 @@ constexpr size_t stack_bytes = 512 * 1024;  // kernels keep their scratch elsewh
 constexpr int nice_steps = 5;               // what other systems call "below normal"
 constexpr int32_t yield_turns = 200;        // after the spinning, before a worker parks
 
-class Lock {
-public:
-    explicit Lock(pthread_mutex_t* mutex) : mutex_(mutex) { pthread_mutex_lock(mutex_); }
-    ~Lock() { pthread_mutex_unlock(mutex_); }
-    Lock(const Lock&) = delete;
-    Lock& operator=(const Lock&) = delete;
-
-private:
-    pthread_mutex_t* mutex_;
-};
-
 // Both only help the host; where the system refuses, the thread works all the same.
 void set_name_and_priority(int32_t thread) {
 #ifdef __linux__
@@ -46,9 +35,9 @@ void set_name_and_priority(int32_t thread) {
 
 }  // namespace
 
-void Backoff::turn() {
+void Backoff::turn(bool gives_way) {
     ++turns_;
-    if (turns_ > spin_turns) {
+    if (gives_way && turns_ > spin_turns) {
         sched_yield();
         return;
     }
@@ -62,7 +51,8 @@ ThreadPool::ThreadPool(std::pmr::memory_resource* memory, int32_t threads, Attem
     : attempt_(attempt), context_(context), process_(getpid()),
       workers_(memory, static_cast<size_t>(threads - 1)) {
     for (size_t i = 0; i < workers_.size(); ++i)
-        ::new (&workers_[i]) Worker{this, static_cast<int32_t>(i) + 1, {}};
+        ::new (&workers_[i]) Worker{.pool = this, .thread = static_cast<int32_t>(i) + 1};
+    for (Worker& worker : workers_) sem_init(&worker.wake, 0, 0);
 }
 
 Status ThreadPool::create(std::pmr::memory_resource* memory, int32_t threads, Attempt attempt, void* context,
@@ -99,12 +89,9 @@ Status ThreadPool::start(Error* error) {
 
 void ThreadPool::join() {
     if (is_orphan()) return;
-    {
-        Lock lock(&mutex_);
-        ending_ = true;
-        open_.store(0);
-        pthread_cond_broadcast(&changed_);
-    }
+    ending_.store(true);
+    open_.store(0);
+    wake(started_ + 1);
     for (int32_t i = 0; i < started_; ++i) pthread_join(workers_[static_cast<size_t>(i)].handle, nullptr);
     started_ = 0;
 }
@@ -112,8 +99,7 @@ void ThreadPool::join() {
 ThreadPool::~ThreadPool() {
     if (is_orphan()) return;
     join();
-    pthread_cond_destroy(&changed_);
-    pthread_mutex_destroy(&mutex_);
+    for (Worker& worker : workers_) sem_destroy(&worker.wake);
 }
 
 bool ThreadPool::is_orphan() const { return getpid() != process_; }
@@ -121,60 +107,59 @@ bool ThreadPool::is_orphan() const { return getpid() != process_; }
 void* ThreadPool::thread_main(void* worker) {
     auto* self = static_cast<Worker*>(worker);
     set_name_and_priority(self->thread);
-    self->pool->work(self->thread);
+    self->pool->work(self);
     return nullptr;
 }
 
 void ThreadPool::open(int32_t threads) {
-    Lock lock(&mutex_);
     open_.store(threads);
-    epoch_.fetch_add(1);
-    pthread_cond_broadcast(&changed_);
+    wake(threads);
 }
 
 void ThreadPool::close() { open_.store(0); }
 
-// A worker counts itself as a sleeper before its last attempt, work appears before sleepers_ is read: one
-// of the two sees the other (all four accesses are sequentially consistent).
-void ThreadPool::notify() {
+void ThreadPool::notify() { wake(open_.load()); }
+
+// A worker says that it sleeps before it looks for a reason not to, and who makes a reason does so before he looks for
+// sleepers: one of the two sees the other (all accesses are sequentially consistent).
+void ThreadPool::wake(int32_t threads) {
     if (sleepers_.load() == 0) return;
-    Lock lock(&mutex_);
-    epoch_.fetch_add(1);
-    pthread_cond_broadcast(&changed_);
+    for (int32_t i = 0; i < threads - 1; ++i) {
+        Worker& worker = workers_[static_cast<size_t>(i)];
+        if (worker.asleep.load() && worker.asleep.exchange(false)) sem_post(&worker.wake);
+    }
 }
 
-void ThreadPool::work(int32_t thread) {
-    while (wait_until_open(thread)) {
-        while (is_open_for(thread)) {
-            if (!attempt_(context_, thread)) wait_for_work(thread);
+template <typename Reason>
+void ThreadPool::sleep_unless(Worker* worker, Reason reason) {
+    sleepers_.fetch_add(1);
+    worker->asleep.store(true);
+    if (!reason() || !worker->asleep.exchange(false)) {
+        while (sem_wait(&worker->wake) != 0) {  // a signal, though none should come
+        }
+    }
+    sleepers_.fetch_sub(1);
+}
+
+void ThreadPool::work(Worker* worker) {
+    while (!ending_.load()) {
+        if (!is_open_for(worker->thread)) {
+            sleep_unless(worker, [&] { return open_.load() > worker->thread || ending_.load(); });
+        } else if (!attempt_(context_, worker->thread)) {
+            wait_for_work(worker);
         }
     }
 }
 
-bool ThreadPool::wait_until_open(int32_t thread) {
-    Lock lock(&mutex_);
-    while (!is_open_for(thread) && !ending_) pthread_cond_wait(&changed_, &mutex_);
-    return !ending_;
-}
-
-void ThreadPool::wait_for_work(int32_t thread) {
+void ThreadPool::wait_for_work(Worker* worker) {
+    const int32_t thread = worker->thread;
     Backoff backoff;
     while (backoff.turns() < Backoff::spin_turns + yield_turns) {
         backoff.turn();
         if (!is_open_for(thread) || attempt_(context_, thread)) return;
     }
-    park(thread);
-}
-
-void ThreadPool::park(int32_t thread) {
-    const uint32_t seen = epoch_.load();
-    sleepers_.fetch_add(1);
-    if (!attempt_(context_, thread)) {
-        Lock lock(&mutex_);
-        while (epoch_.load() == seen && is_open_for(thread) && !ending_)
-            pthread_cond_wait(&changed_, &mutex_);
-    }
-    sleepers_.fetch_sub(1);
+    sleep_unless(worker,
+                 [&] { return attempt_(context_, thread) || open_.load() <= thread || ending_.load(); });
 }
 
 }  // namespace treadle::cpu

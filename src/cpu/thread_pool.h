@@ -5,11 +5,12 @@
 //     open(n) ─► threads 1 .. n-1 attempt work ─► none there: spin, yield, park ─► notify(): again ─► …
 //     close() ─► they end what they have begun and park until the next open
 //
-// Invariant: nothing is allocated after create; a worker never blocks signals of the host, since it takes
-// none.
+// Invariants: nothing is allocated after create; a worker never blocks signals of the host, since it takes none; there is
+// no lock, so that a worker which lost its core can't hold one while the caller needs it.
 #pragma once
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <sys/types.h>
 
 #include <atomic>
@@ -25,7 +26,7 @@ namespace treadle::cpu {
 class Backoff {
 public:
     static constexpr int32_t spin_turns = 500;  // about 10 to 35 us
-    void turn();
+    void turn(bool gives_way = true);
     int32_t turns() const { return turns_; }
 
 private:
@@ -59,14 +60,17 @@ private:
         ThreadPool* pool = nullptr;
         int32_t thread = 0;
         pthread_t handle{};
+        sem_t wake{};                     // posted once by who takes `asleep` back
+        std::atomic<bool> asleep{false};  // or about to be
     };
 
     static void* thread_main(void* worker);
     [[nodiscard]] Status start(Error* error);
-    void work(int32_t thread);
-    bool wait_until_open(int32_t thread);
-    void wait_for_work(int32_t thread);
-    void park(int32_t thread);
+    void work(Worker* worker);
+    void wait_for_work(Worker* worker);
+    template <typename Reason>
+    void sleep_unless(Worker* worker, Reason reason);
+    void wake(int32_t threads);
 
     const Attempt attempt_;
     void* const context_;
@@ -75,11 +79,8 @@ private:
     int32_t started_ = 0;
 
     std::atomic<int32_t> open_{0};      // threads that may work now, the caller among them
-    std::atomic<int32_t> sleepers_{0};  // workers parked inside a step, or about to be
-    std::atomic<uint32_t> epoch_{0};    // changes with each wake; under mutex_
-    bool ending_ = false;               // under mutex_
-    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
-    pthread_cond_t changed_ = PTHREAD_COND_INITIALIZER;
+    std::atomic<int32_t> sleepers_{0};  // workers asleep, or about to be
+    std::atomic<bool> ending_{false};
 };
 
 }  // namespace treadle::cpu

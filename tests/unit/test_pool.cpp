@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -220,6 +221,48 @@ TEST_CASE("one tile per call where the deadline has passed and nobody helps") {
     }
     CHECK(!cursor->is_under_way());
     CHECK(cursor->advance(0, 1).state == PassState::done);
+}
+
+// Two tiles; a worker keeps the one it takes until it may end.
+struct HeldTile {
+    static void run(void* context, int32_t, int32_t, int32_t thread) {
+        auto* self = static_cast<HeldTile*>(context);
+        if (thread == 1) {
+            self->begun = true;
+            while (!self->may_end) std::this_thread::yield();
+        } else {
+            while (!self->begun) std::this_thread::yield();
+        }
+    }
+    std::atomic<bool> begun{false};
+    std::atomic<bool> may_end{false};
+};
+
+TEST_CASE(
+    "with a deadline nobody waits for a worker that lost its core, whether the call ran a tile or not") {
+    Memory memory(heap, MemoryKind::scratch);
+    HeldTile held;
+    BackendParams params;
+    params.threads = 2;
+    params.clock = system_clock();
+    PassCursor cursor(&memory, 1, params, {&held, HeldTile::run});
+    Error error;
+    REQUIRE(cursor.start_threads(&memory, &error) == Status::OK);
+    const int32_t tiles[] = {2};
+    cursor.begin(tiles);
+    std::atomic<bool> passed{false};
+    std::thread rescuer([&] {  // where the cursor waits after all, the test fails instead of hanging
+        for (int i = 0; i < 500 && !passed; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        held.may_end = true;
+    });
+    const auto in_us = [&](int64_t us) { return system_clock().now() + us * 1000; };
+    CHECK(cursor.advance(in_us(100), 2).state == PassState::more);   // its own tile, then none
+    CHECK(cursor.advance(in_us(1000), 2).state == PassState::more);  // none at all
+    CHECK(cursor.advance(in_us(-1), 2).state == PassState::more);
+    CHECK_FALSE(held.may_end);
+    passed = true;
+    rescuer.join();
+    CHECK(cursor.advance(INT64_MAX, 2).state == PassState::done);
 }
 
 TEST_CASE("a pass is abandoned or destroyed while workers are in its tiles") {

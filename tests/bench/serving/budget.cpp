@@ -2,7 +2,8 @@
 //
 // A step may end late for two reasons: the engine did not look at the clock in time, or the operating system gave the host's
 // thread no core. The second is counted by the kernel itself (the thread's wait on the run queue), so both figures are printed:
-// the whole overshoot, and the engine's own.
+// the whole overshoot, and the engine's own. Beside them stands the bare one: that of a loop which does nothing but look at the
+// clock, in the same process under the same load. No engine can be better than that.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -110,6 +111,23 @@ Overshoots measure(Chats& chats, int64_t budget_us, int32_t steps, int32_t frame
     return result;
 }
 
+// The overshoots of a step that does nothing but look at the clock.
+std::vector<double> measure_bare(int64_t budget_us, int32_t steps, int32_t frame_us) {
+    std::vector<double> over_s;
+    double frame_s = now_s();
+    for (int32_t i = 0; i < steps; i++) {
+        const double end_s = now_s() + static_cast<double>(budget_us) * 1e-6;
+        double now = now_s();
+        while (now < end_s) now = now_s();
+        over_s.push_back(now - end_s);
+        if (frame_us > 0) {
+            frame_s = std::max(frame_s + frame_us * 1e-6, now);
+            sleep_until(frame_s);
+        }
+    }
+    return over_s;
+}
+
 }  // namespace
 
 Json run_budget(const LoadedModel& model, const Flags& flags) {
@@ -120,6 +138,7 @@ Json run_budget(const LoadedModel& model, const Flags& flags) {
     chats.warm_up();
     const BusyMachine machine(busy);
     const Overshoots found = measure(chats, budget_us, steps, frame_us);
+    const std::vector<double> bare_s = measure_bare(budget_us, steps / 4 + 1, frame_us);
     Json json;
     json.add("budget_us", budget_us)
         .add("steps", steps)
@@ -128,6 +147,7 @@ Json run_budget(const LoadedModel& model, const Flags& flags) {
     json.add("busy_threads", static_cast<int32_t>(busy))
         .add("run_queue_known", RunQueueWait().known() ? 1 : 0);
     json.percentiles("overshoot", found.whole_s).percentiles("own_overshoot", found.own_s);
+    json.percentiles("bare_overshoot", bare_s);
     json.add("worst_tile_us", found.worst_tile_us);
     json.add("tokens_per_s", static_cast<double>(found.tokens) / found.step_s);
     return json;
