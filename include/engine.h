@@ -588,7 +588,7 @@ typedef struct engine_step_params {
     int32_t max_threads; /* at most this many threads in this step; 0: all. Default: 0 */
     int64_t budget_us;   /* 0: one whole pass. Otherwise passes are computed until this many microseconds are over (a pass is
                             cut after any tile and goes on in the next step) or there is no more work; at least one tile
-                            is computed. Default: 0 */
+                            is computed, or awaited from workers until the budget is over. Default: 0 */
 } engine_step_params;
 ENGINE_API engine_status engine_step_params_init(engine_step_params* params, size_t size);
 

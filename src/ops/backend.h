@@ -156,7 +156,7 @@ public:
     [[nodiscard]] virtual Status begin(const PassInput& input, Dims dims) = 0;
 
     // Works on the pass until it is done or the clock reaches deadline_ns (INT64_MAX: until done), with at most max_threads
-    // threads. At least one tile is computed by each call.
+    // threads. At least one tile is computed by each call, unless all that can be are in workers' hands at the deadline.
     virtual AdvanceResult advance(int64_t deadline_ns, int32_t max_threads) = 0;
 
     // Waits for what runs in the background and forgets the pass.

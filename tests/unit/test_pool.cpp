@@ -190,6 +190,8 @@ TEST_CASE("a pass can be cut after every tile") {
                 StepClock clock;
                 auto cursor = make_cursor(&memory, work, threads, hook, clock.hook());
                 cursor->begin(work.tiles);
+                const bool helped =
+                    threads > 1 && hook.run == nullptr;  // a worker may have the only tile there is
                 int64_t calls = 0;
                 while (cursor->is_under_way()) {
                     const int64_t before = work.runs;
@@ -198,6 +200,7 @@ TEST_CASE("a pass can be cut after every tile") {
                     const AdvanceResult result = cursor->advance(deadline, threads);
                     if (result.state == PassState::done) CHECK(!cursor->is_under_way());
                     if (threads == 1) CHECK((result.state == PassState::done) == !cursor->is_under_way());
+                    if (helped) continue;
                     CHECK(work.runs > before);
                     REQUIRE(++calls <= work.total());
                 }
