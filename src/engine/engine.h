@@ -205,8 +205,9 @@ private:
 
     // Parts of intake, commit and their like; they run under the lock.
     void take_mail(int32_t most);
-    void carry_out_orders();
-    void end_the_overdue(int64_t now_ns);
+    Request* carry_out_some(Request* orders);
+    void carry_out(Request* request);
+    bool end_the_overdue(int64_t now_ns, int32_t most);
     void commit_row(const PlanRow& row, size_t logit_row, StepReport* report);
     void append_token(Sequence* sequence, size_t logit_row, StepReport* report);
     bool ends(const Sequence& sequence, int32_t token) const;

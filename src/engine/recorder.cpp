@@ -23,27 +23,27 @@ void Recorder::submitted(Request& request, int64_t now_ns) {
 
 void Recorder::cancelled(Request& request) {
     for (const Owned<Sequence>& sequence : request.sequences)
-        if (!sequence->finished()) trace_.instant(&sequence->record.track, TraceInstant::cancel, now_ns_);
+        if (!sequence->finished()) trace_.instant(&sequence->record.track, TraceInstant::cancel, time_ns());
 }
 
 void Recorder::end_wait(Sequence& sequence) {
     SequenceRecord& record = sequence.record;
     trace_.wait(&record.track, record.preempted ? TraceSpan::preempted : TraceSpan::waiting,
-                record.waiting_since_ns, std::max(now_ns_, record.waiting_since_ns));
+                record.waiting_since_ns, std::max(time_ns(), record.waiting_since_ns));
     record.preempted = false;
 }
 
 void Recorder::admitted(Sequence& sequence) {
     end_wait(sequence);
     if (sequence.cached_tokens >= 0 || sequence.is_pin()) return;  // it was here before, or is no prompt
-    metrics_.on_admit(us_between(sequence.request->submitted_ns, now_ns_));
+    metrics_.on_admit(us_between(sequence.request->submitted_ns, time_ns()));
     if (!sequence.request->params.scope.is_private)
         metrics_.on_prefix_lookup(sequence.prompt_tokens,
                                   std::min(sequence.computed(), sequence.prompt_tokens));
 }
 
 void Recorder::set_back(Sequence& sequence, int32_t tokens, bool preempted) {
-    sequence.record.waiting_since_ns = now_ns_;
+    sequence.record.waiting_since_ns = time_ns();
     sequence.record.preempted = true;
     if (preempted) metrics_.on_preempt(tokens);
 }
@@ -54,29 +54,29 @@ void Recorder::computed(const PlanRow& row, bool prompt, int64_t pass_start_ns) 
     metrics_.on_recomputed(again);
     if (prompt) metrics_.on_prompt_computed(row.count - again);
     trace_.work(&sequence.record.track, prompt || row.count > 1 ? TraceSpan::prompt : TraceSpan::decode,
-                pass_start_ns, now_ns_,
+                pass_start_ns, time_ns(),
                 {row.count, row.first, static_cast<int64_t>(metrics_.counters.passes)});
 }
 
 void Recorder::produced(Sequence& sequence) {
     SequenceRecord& record = sequence.record;
     if (sequence.length() == sequence.given_tokens + 1) {
-        metrics_.on_first_token(us_between(sequence.request->submitted_ns, now_ns_));
-        trace_.instant(&record.track, TraceInstant::first_token, now_ns_);
+        metrics_.on_first_token(us_between(sequence.request->submitted_ns, time_ns()));
+        trace_.instant(&record.track, TraceInstant::first_token, time_ns());
     } else {
-        metrics_.on_token(us_between(record.newest_token_ns, now_ns_));
+        metrics_.on_token(us_between(record.newest_token_ns, time_ns()));
     }
-    record.newest_token_ns = now_ns_;
+    record.newest_token_ns = time_ns();
 }
 
 void Recorder::finished(Sequence& sequence, bool last) {
     const bool waits = sequence.queue != nullptr && !sequence.is_whole_pin();
     if (waits) end_wait(sequence);
     // One that is over as it enters does so between steps, after their time.
-    trace_.finish(&sequence.record.track, std::max(now_ns_, sequence.record.waiting_since_ns),
+    trace_.finish(&sequence.record.track, std::max(time_ns(), sequence.record.waiting_since_ns),
                   sequence.finish_reason);
     if (last && !sequence.is_pin())
-        metrics_.on_finish(sequence.finish_reason, us_between(sequence.request->submitted_ns, now_ns_));
+        metrics_.on_finish(sequence.finish_reason, us_between(sequence.request->submitted_ns, time_ns()));
 }
 
 void Recorder::pass(const StepPlan& plan) {
@@ -86,8 +86,8 @@ void Recorder::pass(const StepPlan& plan) {
 
 void Recorder::step(int64_t time_us, int64_t worst_tile_us, const Gauges& now) {
     metrics_.on_step(time_us, worst_tile_us);
-    trace_.blocks(now_ns_, now.blocks_free, now.blocks_held, now.blocks_cached);
-    trace_.requests(now_ns_, now.requests_running, now.requests_waiting);
+    trace_.blocks(time_ns(), now.blocks_free, now.blocks_held, now.blocks_cached);
+    trace_.requests(time_ns(), now.requests_running, now.requests_waiting);
 }
 
 }  // namespace treadle

@@ -6,6 +6,7 @@
 // Invariant: nothing here changes what is computed; nothing allocates after construction.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "base/memory.h"
@@ -20,8 +21,8 @@ class Recorder final : public SchedulerObserver {
 public:
     Recorder(Memory* memory, size_t trace_events, int64_t now_ns) : trace_(memory, trace_events, now_ns) {}
 
-    void set_time(int64_t now_ns) { now_ns_ = now_ns; }
-    int64_t time_ns() const { return now_ns_; }
+    void set_time(int64_t now_ns) { now_ns_.store(now_ns, std::memory_order_relaxed); }
+    int64_t time_ns() const { return now_ns_.load(std::memory_order_relaxed); }
 
     void submitted(Request& request, int64_t now_ns);  // on the host's thread, at a time of its own
     void cancelled(Request& request);
@@ -43,7 +44,8 @@ public:
 private:
     void end_wait(Sequence& sequence);
 
-    int64_t now_ns_ = 0;
+    std::atomic<int64_t> now_ns_ =
+        0;  // the step sets it without the lock, a restored request that is over reads it
     Metrics metrics_;
     Trace trace_;
 };

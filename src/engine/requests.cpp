@@ -93,7 +93,7 @@ Owned<Request> Engine::make_request(RequestParams&& params, std::pmr::vector<int
 Status Engine::enter(Owned<Request> request, uint64_t* id, Error* error) {
     const int64_t now = request->submitted_ns = params_.clock.now();
     if (request->params.deadline_us > 0)
-        request->deadline_ns = request->params.deadline_us > (INT64_MAX - now) / 1000
+        request->deadline_ns = request->params.deadline_us > (INT64_MAX - std::max<int64_t>(now, 0)) / 1000
                                    ? INT64_MAX
                                    : now + request->params.deadline_us * 1000;
     for (LooseSlabs loose(backend_.get()); true; loose.allocate()) {
@@ -161,12 +161,14 @@ void Engine::begin(Request* request) const {
 // The text's state follows from all tokens. What counts as generated has been told already, but for what it holds back.
 void Engine::begin_text(Sequence* sequence) const {
     const std::span<const int32_t> tokens = sequence->tokens;
-    const auto prompt_tokens = static_cast<size_t>(sequence->prompt_tokens);
-    begin_after_prompt(*model_.vocabulary, tokens.first(prompt_tokens), &sequence->text);
-    if (sequence->generated() == 0) return;
+    if (sequence->generated() == 0) {
+        begin_after_prompt(*model_.vocabulary, tokens, &sequence->text);
+        return;
+    }
     std::pmr::vector<char> scratch(text_scratch_.size(), &memory_.scratch);
-    replay_text(*model_.vocabulary, sequence->request->params.stops, tokens.subspan(prompt_tokens), scratch,
-                &sequence->text, [&](std::string_view text) { sequence->told_bytes += text.size(); });
+    replay_text(*model_.vocabulary, sequence->request->params.stops, tokens,
+                static_cast<size_t>(sequence->prompt_tokens), true, scratch, &sequence->text,
+                [&](std::string_view text) { sequence->told_bytes += text.size(); });
 }
 
 // `position`: none for all tokens there are.
@@ -209,11 +211,11 @@ Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, Request
     TREADLE_TRY(borrow(parent_id, index, position, &borrowed, error));
     Request* parent = borrowed.request;
     const Sequence& from = *borrowed.sequence;
-    const bool inherits_limit = max_tokens == 0 && position < from.limit && !from.is_pin();
+    const bool inherits_limit = max_tokens == 0 && position < from.wanted_limit && !from.is_pin();
     const int32_t wanted_limit =
         inherits_limit ? from.wanted_limit : limit_wanted(position, max_tokens == 0 ? -1 : max_tokens);
-    int32_t limit = from.limit;
-    if (!inherits_limit) TREADLE_TRY(limit_of(position, wanted_limit, &limit, error));
+    int32_t limit = 0;
+    TREADLE_TRY(limit_of(position, wanted_limit, &limit, error));
     RequestParams asked = params != nullptr ? std::move(*params) : copy_of(parent->params, &memory_.other);
     if (asked.beam_width > 1)
         TREADLE_TRY(limit_of_beams(asked.beam_width, position, max_tokens < 0, &limit, error));
@@ -233,9 +235,9 @@ Status Engine::fork(uint64_t parent_id, int32_t index, int32_t position, Request
         sequence->sample_index = sample_index_of_fork(from.sample_index, position, ordinal) +
                                  static_cast<uint64_t>(sequence->index);
     const Status status = enter(std::move(request), id, error);
-    if (status != Status::OK) {  // as if it had not been tried
+    if (status != Status::OK) {  // as if it had not been tried, unless another thread has forked it since
         const std::lock_guard lock(table_lock_);
-        parent->forks--;
+        if (parent->forks == ordinal + 1) parent->forks = ordinal;
     }
     return status;
 }

@@ -90,14 +90,12 @@ Status Engine::save_session(uint64_t id, int32_t index, std::optional<int32_t> p
 // Bytes of text that the tokens before `position` had let go when the last of them came.
 uint64_t Engine::told_by(const Sequence& sequence, int32_t position) const {
     if (position <= sequence.prompt_tokens) return 0;
-    const int32_t* tokens = sequence.tokens.data();
-    const auto prompt_tokens = static_cast<size_t>(sequence.prompt_tokens);
+    const std::span<const int32_t> tokens(sequence.tokens.data(), static_cast<size_t>(position));
     std::pmr::vector<char> scratch(text_scratch_.size(), &memory_.scratch);
     TextStream stream;
     uint64_t told = 0;
-    begin_after_prompt(*model_.vocabulary, {tokens, prompt_tokens}, &stream);
-    replay_text(*model_.vocabulary, sequence.request->params.stops,
-                {tokens + prompt_tokens, static_cast<size_t>(position) - prompt_tokens}, scratch, &stream,
+    replay_text(*model_.vocabulary, sequence.request->params.stops, tokens,
+                static_cast<size_t>(sequence.prompt_tokens), true, scratch, &stream,
                 [&](std::string_view text) { told += text.size(); });
     return told;
 }
@@ -146,6 +144,10 @@ Status Engine::tell_again(Sequence* sequence, FinishReason over, uint64_t delive
     EventRoom& room = sequence->room;
     std::pmr::vector<char> scratch(text_scratch_.size(), &memory_.scratch);
     std::pmr::vector<char> waiting(&memory_.scratch);
+    // The best of a beam search are told as fast as they are polled, so one that is over may have told any part of its text. One
+    // that goes on has told no more than there is room for beside the text of its end.
+    const size_t room_bytes =
+        over != FinishReason::none ? SIZE_MAX : room.text_bytes_max() - room.token_text_bytes_max();
     bool fits = true;
     const auto tell = [&](std::string_view text) {
         const uint64_t before = sequence->told_bytes;
@@ -153,16 +155,14 @@ Status Engine::tell_again(Sequence* sequence, FinishReason over, uint64_t delive
         if (before < delivered_bytes)
             text.remove_prefix(
                 static_cast<size_t>(std::min<uint64_t>(delivered_bytes - before, text.size())));
-        fits = fits && text.size() <= room.text_bytes_max() - waiting.size();
+        fits = fits && text.size() <= room_bytes - waiting.size();
         if (fits) waiting.insert(waiting.end(), text.begin(), text.end());
     };
-    std::span<const int32_t> answer(sequence->tokens);
-    answer = answer.subspan(static_cast<size_t>(sequence->prompt_tokens));
-    begin_after_prompt(*model_.vocabulary, {sequence->tokens.data(), sequence->tokens.size() - answer.size()},
-                       &sequence->text);
-    if (over == FinishReason::end && !answer.empty())
-        answer = answer.first(answer.size() - 1);  // it says nothing
-    replay_text(*model_.vocabulary, stops, answer, scratch, &sequence->text, tell);
+    std::span<const int32_t> tokens(sequence->tokens);
+    if (over == FinishReason::end && sequence->generated() > 0)
+        tokens = tokens.first(tokens.size() - 1);  // it says nothing
+    replay_text(*model_.vocabulary, stops, tokens, static_cast<size_t>(sequence->prompt_tokens),
+                over == FinishReason::none, scratch, &sequence->text, tell);
     if (over != FinishReason::none)
         tell({scratch.data(), sequence->text.finish(stops, scratch.data()).bytes});
 
@@ -175,6 +175,7 @@ Status Engine::tell_again(Sequence* sequence, FinishReason over, uint64_t delive
                     : fits         ? "more than its text of"
                                    : "more than an engine keeps before its text's",
                     told_bytes);
+    room.make_room_for(waiting.size(), &memory_.other);
     std::string_view rest(waiting.data(), waiting.size());
     while (!rest.empty()) {
         const size_t bytes = whole_characters(rest, room.token_text_bytes_max());

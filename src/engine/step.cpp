@@ -1,5 +1,6 @@
 // A step of the engine, phase by phase; commit is in commit.cpp.
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/float_mode.h"
@@ -8,7 +9,7 @@
 namespace treadle {
 namespace {
 
-constexpr int32_t mail_at_once = 256;  // requests taken in between two looks at the clock
+constexpr int32_t at_once = 256;  // requests that intake handles before it lets others have the lock
 
 // Leaves the stepping flag as it was found, whatever happens in between.
 class StepGuard {
@@ -58,8 +59,11 @@ Status Engine::step(const StepParams& params, StepReport* report) {
 Engine::StepTimes Engine::begin_step(const StepParams& params) {
     woken_.store(false, std::memory_order_release);
     const int64_t now = phase_start_ns_ = params_.clock.now();
-    recorder_.set_time(now);
-    host_share_.begin_step(now, work_left_);
+    {
+        const std::lock_guard lock(table_lock_);  // stats read them
+        recorder_.set_time(now);
+        host_share_.begin_step(now, work_left_);
+    }
     constexpr int64_t latest = INT64_MAX - 1;  // INT64_MAX itself is no deadline
     const int64_t budget_ns = params.budget_us > latest / 1000 ? latest : params.budget_us * 1000;
     return {
@@ -85,17 +89,22 @@ void Engine::end_phase(TracePhase phase) {
     recorder_.phase(phase, start, phase_start_ns_);
 }
 
-// Submissions join the queues, as many as there is time for; cancelled, released and overdue requests end, those of the pass
-// under way stay in it as ballast.
+// Submissions join the queues and overdue requests end, as many as there is time for; all that are cancelled or released end.
+// Those of the pass under way stay in it as ballast.
 void Engine::intake(const StepTimes& times) {
     int64_t now = times.start_ns;
+    Request* orders = nullptr;
+    {
+        const std::lock_guard lock(table_lock_);
+        orders = std::exchange(orders_, nullptr);  // what comes meanwhile is for the next intake
+    }
     do {
         const std::lock_guard lock(table_lock_);
-        take_mail(mail_at_once);
-        carry_out_orders();
-        end_the_overdue(now);
-        if (mailbox_.oldest == nullptr) break;
-    } while ((now = params_.clock.now()) < times.deadline_ns);
+        take_mail(at_once);
+        orders = carry_out_some(orders);
+        const bool more_overdue = end_the_overdue(now, at_once);
+        if (mailbox_.oldest == nullptr && orders == nullptr && !more_overdue) break;
+    } while ((now = params_.clock.now()) < times.deadline_ns || orders != nullptr);
     end_phase(TracePhase::intake);
 }
 
@@ -114,30 +123,45 @@ void Engine::take_mail(int32_t most) {
     }
 }
 
-void Engine::carry_out_orders() {
-    while (Request* request = orders_) {
-        orders_ = std::exchange(request->next_order, nullptr);
-        request->ordered = false;
-        if (request->finished()) {  // it ended by itself in the meantime
-            bury_if_unnamed(request);
-        } else if (request->cancelled || request->released) {
-            recorder_.cancelled(*request);
-            finish_all(request, FinishReason::cancelled);
-        } else if (request->params.priority != request->wanted_priority) {
-            request->params.priority = request->wanted_priority;
-            if (request->in_mailbox) continue;
-            for (const Owned<Sequence>& sequence : request->sequences)
-                if (!sequence->finished()) scheduler_.reprioritize(sequence.get());
-        }
+// In order of arrival, so that many who change queues find their places one beside the other. Returns those that are left.
+Request* Engine::carry_out_some(Request* orders) {
+    std::array<Request*, at_once> some;
+    size_t count = 0;
+    for (; orders != nullptr && count < some.size(); count++) {
+        some[count] = orders;
+        orders = std::exchange(some[count]->next_order, nullptr);
+    }
+    std::sort(some.begin(), some.begin() + static_cast<std::ptrdiff_t>(count),
+              [](const Request* a, const Request* b) { return a->arrival < b->arrival; });
+    for (size_t i = 0; i < count; i++) carry_out(some[i]);
+    return orders;
+}
+
+void Engine::carry_out(Request* request) {
+    request->ordered = false;
+    if (request->finished()) {  // it ended by itself in the meantime
+        bury_if_unnamed(request);
+    } else if (request->cancelled || request->released) {
+        recorder_.cancelled(*request);
+        finish_all(request, FinishReason::cancelled);
+    } else if (request->params.priority != request->wanted_priority) {
+        request->params.priority = request->wanted_priority;
+        if (request->in_mailbox) return;
+        for (const Owned<Sequence>& sequence : request->sequences)
+            if (!sequence->finished()) scheduler_.reprioritize(sequence.get());
     }
 }
 
-void Engine::end_the_overdue(int64_t now_ns) {
-    while (Request* request = deadlines_.nearest()) {
-        if (request->deadline_ns > now_ns) return;
+// As many as that; true: there are more.
+bool Engine::end_the_overdue(int64_t now_ns, int32_t most) {
+    for (int32_t i = 0; deadlines_.nearest() != nullptr; i++) {
+        Request* request = deadlines_.nearest();
+        if (request->deadline_ns > now_ns) return false;
+        if (i == most) return true;
         deadlines_.remove(request);
         if (!request->finished()) finish_all(request, FinishReason::deadline);
     }
+    return false;
 }
 
 void Engine::plan() {
@@ -233,7 +257,9 @@ void Engine::finish_report(const StepTimes& times, StepReport* report) {
 // Of the nearest deadline that a request has; -1: none.
 int64_t Engine::until_deadline_us(int64_t now_ns) const {
     const Request* nearest = deadlines_.nearest();
-    return nearest == nullptr ? -1 : std::max<int64_t>((nearest->deadline_ns - now_ns + 999) / 1000, 1);
+    if (nearest == nullptr) return -1;
+    const int64_t left_ns = nearest->deadline_ns - std::max<int64_t>(now_ns, 0);
+    return left_ns <= 1000 ? 1 : (left_ns - 1) / 1000 + 1;
 }
 
 }  // namespace treadle

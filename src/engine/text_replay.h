@@ -2,7 +2,7 @@
 // Called by submit, fork, save and restore, without a lock.
 //
 // Invariant: the stream is afterwards as it was when the last of the tokens had been told (Engine::append_token), whatever
-// pieces they came in.
+// pieces they came in; but a stop string that is among them ends nothing that goes on behind it.
 #pragma once
 
 #include <algorithm>
@@ -30,15 +30,24 @@ inline void begin_after_prompt(const Vocabulary& vocabulary, std::span<const int
     stream->begin_after({tail + free, sizeof tail - free});
 }
 
-// Calls told(std::string_view) with what each token let go. `scratch` has room for what one can.
+// Calls told(std::string_view) with what each token after the prompt let go. `scratch` has room for what one can. The stream is
+// a new one. A stop string is removed with the rest of the token that completes it, and what comes then is as after a prompt;
+// goes_on: also what comes after the last token.
 template <class Told>
-void replay_text(const Vocabulary& vocabulary, const StopSet& stops, std::span<const int32_t> answer,
-                 std::span<char> scratch, TextStream* stream, Told told) {
-    for (const int32_t token : answer) {
-        if (vocabulary.is_control(token)) continue;
-        const StopResult text = stream->push(stops, vocabulary.token_bytes(token), scratch.data());
+void replay_text(const Vocabulary& vocabulary, const StopSet& stops, std::span<const int32_t> tokens,
+                 size_t prompt_tokens, bool goes_on, std::span<char> scratch, TextStream* stream, Told told) {
+    const auto begin_after = [&](size_t count) {
+        *stream = TextStream();
+        begin_after_prompt(vocabulary, tokens.first(count), stream);
+    };
+    begin_after(prompt_tokens);
+    for (size_t i = prompt_tokens; i < tokens.size(); i++) {
+        if (stream->stopped()) begin_after(i);
+        if (vocabulary.is_control(tokens[i])) continue;
+        const StopResult text = stream->push(stops, vocabulary.token_bytes(tokens[i]), scratch.data());
         told(std::string_view(scratch.data(), text.bytes));
     }
+    if (goes_on && stream->stopped()) begin_after(tokens.size());
 }
 
 }  // namespace treadle

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/limits.h"
 
@@ -39,6 +40,17 @@ EventRoom::EventRoom(Memory* memory, size_t token_bytes_max, size_t token_text_b
       best_(memory, nodes_.size() * static_cast<size_t>(logprobs)),
       text_(memory, text_capacity(token_bytes_max, token_text_bytes_max)),
       token_text_bytes_max_(token_text_bytes_max), logprobs_(logprobs) {}
+
+void EventRoom::make_room_for(size_t text_bytes, Memory* memory) {
+    if (text_bytes <= text_.size()) return;
+    constexpr size_t lacking_max = 3;  // a piece ends with a whole character
+    const size_t pieces = text_bytes / (token_text_bytes_max_ - lacking_max) + 1;
+    AlignedArray<EventNode> nodes(memory, std::max(pieces + end_nodes, nodes_.size()));
+    AlignedArray<TokenLogprob> best(memory, nodes.size() * static_cast<size_t>(logprobs_));
+    text_ = AlignedArray<char>(memory, text_bytes);
+    nodes_ = std::move(nodes);
+    best_ = std::move(best);
+}
 
 bool EventRoom::has_room() const {
     return count_ + 1 + end_nodes <= static_cast<int32_t>(nodes_.size()) &&

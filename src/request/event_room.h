@@ -53,6 +53,10 @@ public:
     // token_text_bytes_max: the most text that one token can bring with it, held-back text included.
     EventRoom(Memory* memory, size_t token_bytes_max, size_t token_text_bytes_max, int32_t logprobs);
 
+    // Before the first push, for a sequence that is over: holds so much text beside the events of an end, in pieces that each
+    // lack three bytes of token_text_bytes_max() at most.
+    void make_room_for(size_t text_bytes, Memory* memory);
+
     bool has_room() const;  // for one more token event, and after it the events of an end
     int32_t count() const { return count_; }
     size_t text_bytes() const { return text_used_; }  // of all events here

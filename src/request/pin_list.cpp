@@ -14,13 +14,19 @@ int32_t common_blocks(std::span<const int32_t> a, std::span<const int32_t> b) {
 }
 
 // Pins form a forest, so the blocks that these tokens share with all of them are those shared with the one they agree with
-// longest.
+// longest. A pin that agrees longer than those before it has the block that comes next: one look at that spares most of a
+// thousand pins with a long beginning in common.
 int32_t PinList::shared(std::span<const int32_t> tokens, const CacheScope& scope,
                         const Request* except) const {
     int32_t most = 0;
-    for (const Request* pin = first_; pin != nullptr; pin = pin->next_pin)
-        if (pin != except && pin->params.scope == scope)
-            most = std::max(most, common_blocks(pin->sequences.front()->tokens, tokens));
+    for (const Request* pin = first_; pin != nullptr; pin = pin->next_pin) {
+        if (pin == except || !(pin->params.scope == scope)) continue;
+        const std::span<const int32_t> its = pin->sequences.front()->tokens;
+        const auto next = static_cast<size_t>(most) * limits::kv_block_tokens;
+        if (std::min(its.size(), tokens.size()) < next + limits::kv_block_tokens) continue;
+        if (common_blocks(its.subspan(next, limits::kv_block_tokens), tokens.subspan(next)) > 0)
+            most = std::max(most, common_blocks(its, tokens));
+    }
     return most;
 }
 

@@ -51,14 +51,29 @@ int32_t told_length(const Sequence& sequence) {
     return told ? sequence.length() : sequence.given_tokens;
 }
 
-void SequenceQueue::insert(Sequence* sequence) {
-    Sequence* after;  // the one that it follows
-    if (back_ == nullptr || arrived_before(*back_, *sequence)) {
-        after = back_;
-    } else {  // a preempted one: near the front
-        after = nullptr;
-        for (Sequence* at = front_; arrived_before(*at, *sequence); at = at->next) after = at;
+// The one that it follows; null: it is the first. Looks from the front and from the last place at once, for the nearer one.
+Sequence* SequenceQueue::place_before(const Sequence& sequence) const {
+    if (back_ == nullptr || arrived_before(*back_, sequence)) return back_;
+    Sequence* far = front_;      // goes on while it arrived before
+    Sequence* near = inserted_;  // goes on until its neighbours are those of the place
+    const bool forward = near != nullptr && arrived_before(*near, sequence);
+    while (arrived_before(*far, sequence)) {
+        far = far->next;
+        if (near == nullptr) continue;
+        if (forward) {
+            if (!arrived_before(*near->next, sequence)) return near;
+            near = near->next;
+        } else {
+            near = near->previous;
+            if (near == nullptr || arrived_before(*near, sequence)) return near;
+        }
     }
+    return far->previous;
+}
+
+void SequenceQueue::insert(Sequence* sequence) {
+    Sequence* after = place_before(*sequence);
+    inserted_ = sequence;
     sequence->previous = after;
     sequence->next = after == nullptr ? front_ : after->next;
     (sequence->previous == nullptr ? front_ : sequence->previous->next) = sequence;
@@ -68,6 +83,8 @@ void SequenceQueue::insert(Sequence* sequence) {
 }
 
 void SequenceQueue::remove(Sequence* sequence) {
+    if (inserted_ == sequence)
+        inserted_ = sequence->previous != nullptr ? sequence->previous : sequence->next;
     (sequence->previous == nullptr ? front_ : sequence->previous->next) = sequence->next;
     (sequence->next == nullptr ? back_ : sequence->next->previous) = sequence->previous;
     sequence->previous = sequence->next = nullptr;

@@ -219,14 +219,18 @@ public:
     Sequence* front() const { return front_; }
     bool empty() const { return front_ == nullptr; }
     int32_t size() const { return size_; }
-    void insert(
-        Sequence* sequence);  // where its arrival belongs: at the end, or near the front if it comes back
+    // Where its arrival belongs: at the end, near the front if it comes back, or near the one inserted before it if many change
+    // queues.
+    void insert(Sequence* sequence);
     void remove(Sequence* sequence);
     int32_t place(const Sequence* sequence) const;  // sequences before it, -1 if it isn't here
 
 private:
+    Sequence* place_before(const Sequence& sequence) const;
+
     Sequence* front_ = nullptr;
     Sequence* back_ = nullptr;
+    Sequence* inserted_ = nullptr;  // last of those that are here
     int32_t size_ = 0;
 };
 

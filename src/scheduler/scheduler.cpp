@@ -93,8 +93,9 @@ void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     limit_ns_ = pass_budget_ns;
     const bool prompts = prompts_wait(foreground);
     plan_classes(plan, foreground);
+    const bool only_decodes = plan->decodes == static_cast<int32_t>(plan->rows.size());
     passes_without_prompt_ =
-        prompts && plan->decodes == static_cast<int32_t>(plan->rows.size()) ? passes_without_prompt_ + 1 : 0;
+        prompts && only_decodes ? std::min(passes_without_prompt_ + 1, passes_without_prompt_max) : 0;
     plan_background(plan);
     stalled_ = plan->rows.empty() && !preempted_ && !kept_pin_;
 }

@@ -15,6 +15,16 @@ TEST_CASE("eight threads submit, cancel and poll while another steps") {
     params.max_requests = 64;
     Host host(params, of_model);
     constexpr int rounds = 25;
+    std::vector<char> session(
+        4096);  // of a request that is over: restored, it ends on the thread that does it
+    const engine_request over = host.submit_text("over before they begin", 2);
+    host.step();
+    host.step();
+    size_t session_bytes = 0;
+    REQUIRE(engine_session_save(host.e, over, 0, -1, session.data(), session.size(), &session_bytes,
+                                nullptr) == ENGINE_OK);
+    host.run();
+    host.stories.clear();
     std::atomic<int> workers{8};
     std::atomic<int> submitted{0}, finished{0}, failures{0};
 
@@ -38,6 +48,13 @@ TEST_CASE("eight threads submit, cancel and poll while another steps") {
             if (status == ENGINE_OK) submitted++;
             if (status != ENGINE_OK && status != ENGINE_FULL) failures++;
             if (status == ENGINE_OK && i % 5 == number % 5) engine_cancel(host.e, id);
+            if (i % 6 == number % 6) {
+                engine_request restored = 0;
+                const engine_status ended = engine_session_restore(host.e, session.data(), session_bytes,
+                                                                   nullptr, &restored, nullptr);
+                if (ended == ENGINE_OK) submitted++;
+                if (ended != ENGINE_OK && ended != ENGINE_FULL) failures++;
+            }
             engine_request_info info;
             engine_request_info_init(&info, sizeof info);
             engine_request_get_info(host.e, id, &info);

@@ -135,14 +135,18 @@ SoloSequence::SoloSequence(const FakeModel& model, SoloParams params, std::span<
     require(stops_.build(stops, &error), error);
     const size_t prompt = tokens_.size() - static_cast<size_t>(params_.generated_tail);
     std::string before;
+    const auto begin_text = [&] {
+        const size_t kept = std::min(before.size(), TextStream::context_bytes);
+        stream_ = TextStream();
+        stream_.begin_after(std::string_view(before).substr(before.size() - kept));
+    };
     for (size_t i = 0; i < tokens_.size(); i++) {
         prefix_ = FakeModel::extend(prefix_, tokens_[i]);
-        if (i < prompt && !model.vocabulary().is_control(tokens_[i]))
-            before += model.vocabulary().token_bytes(tokens_[i]);
+        if (i == prompt) begin_text();
+        if (!model.vocabulary().is_control(tokens_[i])) before += model.vocabulary().token_bytes(tokens_[i]);
+        if (i >= prompt && push_text(tokens_[i])) begin_text();  // a stop string ends nothing after it
     }
-    const size_t kept = std::min(before.size(), TextStream::context_bytes);
-    stream_.begin_after(std::string_view(before).substr(before.size() - kept));
-    for (size_t i = prompt; i < tokens_.size(); i++) push_text(tokens_[i]);
+    if (prompt == tokens_.size()) begin_text();
     text_.clear();
 }
 
