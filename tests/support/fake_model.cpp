@@ -142,7 +142,10 @@ SoloSequence::SoloSequence(const FakeModel& model, SoloParams params, std::span<
     }
     const size_t kept = std::min(before.size(), TextStream::context_bytes);
     stream_.begin_after(std::string_view(before).substr(before.size() - kept));
-    for (size_t i = prompt; i < tokens_.size(); i++) push_text(tokens_[i]);
+    for (size_t i = prompt; i < tokens_.size(); i++) {
+        push_text(tokens_[i]);
+        tail_text_ += text_;
+    }
     text_.clear();
 }
 
@@ -173,7 +176,11 @@ void SoloSequence::advance() {
         reason_ = FinishReason::error;
         return;
     }
-    const int32_t token = newest_.token;
+    append(newest_.token);
+}
+
+void SoloSequence::append(int32_t token) {
+    text_.clear();
     tokens_.push_back(token);
     prefix_ = FakeModel::extend(prefix_, token);
     if (is_end(token)) {
