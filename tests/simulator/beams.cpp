@@ -129,7 +129,7 @@ std::vector<int32_t> World::tokens_of_search(const Live& live, int32_t sequence)
 
 // A search runs or waits as a whole. After a step that ended with a whole pass nothing else is counted than what lives.
 void World::check_units() {
-    if (budget_us_ != 0 || report_.passes != 1) return;
+    if (step_budget_us_ != 0 || report_.passes != 1) return;
     int32_t low = 0;
     int32_t high = 0;
     bool searches = false;

@@ -54,7 +54,7 @@ void World::check_admission(const Live* first) {
 // In a step that planned one pass and ran it whole: nobody of a class got the next token while somebody of a more urgent one,
 // who could have gone on, did not.
 void World::check_order() {
-    if (report_.passes != 1 || budget_us_ != 0 || control_.begins != step_begins_ + 1) return;
+    if (report_.passes != 1 || step_budget_us_ != 0 || control_.begins != step_begins_ + 1) return;
     const Live* left_out = nullptr;  // the most urgent of them
     const Live* served = nullptr;    // the least urgent of them
     for (const auto& [number, live] : lives_) {

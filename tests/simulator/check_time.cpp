@@ -28,7 +28,7 @@ double predict_ns(const EngineStats& stats, const PassShape& shape) {
 // than its decodes take, if these alone take longer. By the costs that the engine knew when it planned the pass.
 void World::check_time() {
     const EngineParams& params = driver_->params();
-    if (params.itl_target_us == 0 || budget_us_ != 0 || report_.passes != 1 ||
+    if (params.itl_target_us == 0 || step_budget_us_ != 0 || report_.passes != 1 ||
         control_.begins != step_begins_ + 1)
         return;
     const bool decodes = std::any_of(lives_.begin(), lives_.end(), [](const auto& each) {

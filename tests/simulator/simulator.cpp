@@ -96,6 +96,7 @@ void World::step(int64_t budget_us) {
     const int64_t jumps = control_.jumps;
     wakes_ = driver_->take_wakes();
     step_start_ns_ = driver_->clock().now_ns;
+    step_budget_us_ = budget_us;
     step_begins_ = control_.begins;
     const Status status = driver_->step(budget_us, &report_);
     note("step: budget in us, passes", budget_us, report_.passes);

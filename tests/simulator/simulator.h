@@ -323,8 +323,9 @@ private:
     int32_t wakes_ = 0;       // between the last step and the one before
     bool slept_ = false;      // the last step said that there is no work
     bool work_promised_ = false;
-    int64_t vain_steps_ = 0;        // in which there was to be work, one after another
-    int64_t step_start_ns_ = 0;     // of the newest step, by the virtual clock
+    int64_t vain_steps_ = 0;     // in which there was to be work, one after another
+    int64_t step_start_ns_ = 0;  // of the newest step, by the virtual clock
+    int64_t step_budget_us_ = 0;
     int64_t step_begins_ = 0;       // passes begun before it
     bool deadline_passed_ = false;  // of a live request, by the end of it
     int64_t waiting_passes_ = 0;    // that the first in rank has waited, alone in its class
