@@ -25,6 +25,7 @@ void World::check_event(const PolledEvent& event) {
     if (event.sequence < 0 || event.sequence >= live.asked.samples)
         fail("an event of sequence %d of request %llu", event.sequence, number);
     LiveSequence& sequence = live.sequences[static_cast<size_t>(event.sequence)];
+    if (live.is_pin()) fail("an event of pin %llu", number);
     if (sequence.told_end) fail("an event of request %llu after its end", number);
     const auto length = static_cast<int32_t>(sequence.solo.tokens().size());
     switch (event.kind) {
@@ -36,9 +37,20 @@ void World::check_event(const PolledEvent& event) {
             break;
         case EventKind::token: check_token(live, sequence, event); break;
         case EventKind::text:
-            if (sequence.end_text.has_value() || event.text.empty() || event.position != length)
+            if (!sequence.prelude.empty()) {
+                if (event.text.empty() || event.position != length ||
+                    sequence.prelude.compare(0, event.text.size(), event.text) != 0)
+                    fail("request %llu: text \"%s\", to be told are \"%s\"", number, event.text.c_str(),
+                         sequence.prelude.c_str());
+                sequence.prelude.erase(0, event.text.size());
+                sequence.told_text += event.text;
+                break;
+            }
+            if (live.over_as != FinishReason::none || sequence.end_text.has_value() || event.text.empty() ||
+                event.position != length)
                 fail("request %llu: text \"%s\" out of place", number, event.text.c_str());
             sequence.end_text = event.text;
+            sequence.told_text += event.text;
             break;
         case EventKind::finished: check_finish(live, sequence, event); break;
     }
@@ -47,8 +59,15 @@ void World::check_event(const PolledEvent& event) {
 void World::check_token(const Live& live, LiveSequence& sequence, const PolledEvent& event) {
     const auto number = static_cast<number_t>(live.number);
     SoloSequence& solo = sequence.solo;
+    if (!sequence.prelude.empty()) fail("request %llu: a token before the text behind it", number);
     if (sequence.end_text.has_value()) fail("request %llu: a token after the last text", number);
     if (solo.over()) fail("request %llu: token %d after its end", number, event.position);
+    if (live.is_search()) {
+        check_search_token(live, sequence, event);
+        sequence.told_tokens++;
+        sequence.told_text += event.text;
+        return;
+    }
     if (event.position != static_cast<int32_t>(solo.tokens().size()))
         fail("request %llu: token at %d, not %zu", number, event.position, solo.tokens().size());
     solo.advance();
@@ -59,6 +78,7 @@ void World::check_token(const Live& live, LiveSequence& sequence, const PolledEv
     if (event.text != solo.text())
         fail("request %llu: text \"%s\", alone \"%s\"", number, event.text.c_str(), solo.text().c_str());
     sequence.told_tokens++;
+    sequence.told_text += event.text;
     if (event.best.size() != static_cast<size_t>(live.asked.sampling.logprobs))
         fail("request %llu: %zu log-probabilities", number, event.best.size());
     if (event.best.empty()) return;
@@ -77,7 +97,9 @@ void World::check_reason(const Live& live, LiveSequence& sequence, const PolledE
     SoloSequence& solo = sequence.solo;
     const FinishReason reason = event.reason;
     bool allowed = false;
-    if (solo.over()) {
+    if (live.over_as != FinishReason::none) {
+        allowed = reason == live.over_as;
+    } else if (solo.over()) {
         allowed = reason == solo.reason();
     } else if (reason == FinishReason::error && event.status == Status::NOT_A_NUMBER) {
         solo.advance();
@@ -104,9 +126,14 @@ void World::check_finish(Live& live, LiveSequence& sequence, const PolledEvent& 
     const auto number = static_cast<number_t>(live.number);
     if (event.position != static_cast<int32_t>(sequence.solo.tokens().size()))
         fail("request %llu ends at %d, not %zu", number, event.position, sequence.solo.tokens().size());
-    if (sequence.solo.held_text() != sequence.end_text.value_or(""))
+    if (!sequence.prelude.empty()) fail("request %llu ends before all of its text is told", number);
+    if (live.over_as == FinishReason::none && sequence.solo.held_text() != sequence.end_text.value_or(""))
         fail("request %llu: last text \"%s\"", number, sequence.end_text.value_or("").c_str());
-    check_reason(live, sequence, event);
+    if (live.is_search()) {
+        check_search_reason(live, sequence, event);
+    } else {
+        check_reason(live, sequence, event);
+    }
     sequence.told_end = true;
     live.told_end = std::all_of(live.sequences.begin(), live.sequences.end(),
                                 [](const LiveSequence& each) { return each.told_end; });
@@ -137,7 +164,9 @@ std::vector<int32_t> World::tokens_of(const Live& live, int32_t sequence) {
                std::equal(solo.tokens().begin(), solo.tokens().end(), tokens.begin());
     };
     bool equal = begins_with(told);
-    if (equal && told.tokens().size() < tokens.size()) {
+    if (live.is_search()) {
+        equal = equal && (broken_ != Status::OK || tokens == tokens_of_search(live, sequence));
+    } else if (equal && told.tokens().size() < tokens.size()) {
         SoloSequence ahead = told;
         while (ahead.tokens().size() < tokens.size() && !ahead.over()) ahead.advance();
         equal = begins_with(ahead) && ahead.tokens().size() == tokens.size();

@@ -35,12 +35,13 @@ void World::check_deadline(const Live& live, const RequestInfo& info) {
 void World::check_admission(const Live* first) {
     const EngineParams& params = driver_->params();
     const bool waits =
-        first != nullptr && first->number == first_ && first->asked.samples == 1 &&
+        first != nullptr && first->number == first_ && (first->asked.samples == 1 || first->is_search()) &&
         first->state_before == SequenceState::waiting && first->state == SequenceState::waiting &&
         params.memory_policy == MemoryPolicy::preempt && params.max_batch_tokens > 1 &&
         std::none_of(lives_.begin(), lives_.end(), [&](const auto& each) {
             const Live& other = each.second;
             return &other != first && other.state_before != SequenceState::finished &&
+                   !other.is_whole_pin() &&
                    (other.asked.priority <= first->asked.priority || begin_alike(other.asked, first->asked));
         });
     waiting_passes_ = waits ? waiting_passes_ + report_.passes : 0;
@@ -53,11 +54,11 @@ void World::check_admission(const Live* first) {
 // In a step that planned one pass and ran it whole: nobody of a class got the next token while somebody of a more urgent one,
 // who could have gone on, did not.
 void World::check_order() {
-    if (report_.passes != 1 || budget_us_ != 0 || control_.begins != step_begins_ + 1) return;
+    if (report_.passes != 1 || step_budget_us_ != 0 || control_.begins != step_begins_ + 1) return;
     const Live* left_out = nullptr;  // the most urgent of them
     const Live* served = nullptr;    // the least urgent of them
     for (const auto& [number, live] : lives_) {
-        if (live.released || live.asked.samples > 1 || live.state_before != SequenceState::generating)
+        if (live.released || !live.asked.is_plain() || live.state_before != SequenceState::generating)
             continue;
         if (live.got_token) {
             if (served == nullptr || live.asked.priority > served->asked.priority) served = &live;

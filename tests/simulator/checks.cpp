@@ -43,16 +43,22 @@ void World::check_step(int64_t budget_us, int64_t allocations_before, int64_t ju
         check_broken();
         return;
     }
+    told_at_once_ = 0;
     check_counters();
     check_pace(budget_us, jumps_before);
     check_requests();
+    if (report_.running == 0) check_pool_whole();
+    check_produced();
+    check_pins();
+    check_units();
     check_first();
     check_order();
+    check_time();
     check_sleep();
 }
 
 void World::check_counters() {
-    const MetricsSnapshot stats = driver_->stats();
+    const MetricsSnapshot& stats = stats_.figures;
     const EngineParams& params = driver_->params();
     if (stats.gauges.blocks_free < 0 || stats.gauges.blocks_held < 0 || stats.gauges.blocks_cached < 0 ||
         stats.gauges.blocks_trimmed < 0 ||
@@ -81,10 +87,6 @@ void World::check_counters() {
         stats.counters.requests_cancelled() + stats.counters.requests_failed() >
             stats.counters.requests_finished())
         fail("more requests ended than began");
-    if (report_.tokens_computed > int64_t{report_.passes} * params.max_batch_tokens ||
-        report_.tokens_computed < report_.passes || report_.tokens_produced > report_.tokens_computed)
-        fail("%d passes computed %d tokens and produced %d", report_.passes, report_.tokens_computed,
-             report_.tokens_produced);
     if (params.memory_policy == MemoryPolicy::reserve && preemptions_ > 0)
         fail("%lld preemptions where all memory is reserved", static_cast<long long>(preemptions_));
     if (preemptions_ == 0 && !was_paused_ && stats.counters.recomputed_tokens > 0)
@@ -93,7 +95,15 @@ void World::check_counters() {
     if (stats.counters.recomputed_tokens + stats.counters.prompt_tokens_computed >
         2 * static_cast<uint64_t>(tokens_computed_))
         fail("more tokens of prompts than were computed");
-    if (stats.gauges.requests_running == 0) check_pool_whole();
+}
+
+// Each token that is told was computed, and those of a search at its end before.
+void World::check_produced() {
+    if (report_.tokens_computed > int64_t{report_.passes} * driver_->params().max_batch_tokens ||
+        report_.tokens_computed < report_.passes ||
+        report_.tokens_produced - told_at_once_ > report_.tokens_computed)
+        fail("%d passes computed %d tokens and produced %d", report_.passes, report_.tokens_computed,
+             report_.tokens_produced);
 }
 
 // A budget is kept up to one tile, and a step that promised work does some.
@@ -151,7 +161,7 @@ void World::check_sleep() {
     if (report_.next_step_us == 0) return;
     const Live* waits = nullptr;
     for (const auto& [number, live] : lives_) {
-        if (live.released || live.over() || live.paused) continue;
+        if (live.released || live.over() || live.paused || live.is_whole_pin()) continue;
         if (live.waited_for_poll)
             return;  // it goes on when the host polls, and may hold what others wait for
         waits = &live;
@@ -198,10 +208,13 @@ void World::check_request(Live& live, const RequestInfo& info) {
         info.generated_tokens > (live.limit - prompt) * live.asked.samples)
         fail("request %llu has %d generated tokens, had %d", number, info.generated_tokens, live.generated);
     const bool over = info.state == SequenceState::finished;
+    if (live.is_pin()) check_pin(live, info);
+    check_found(live, info);
     if (live.cancel_asked && !over) fail("request %llu lives on after its cancel and a step", number);
     if (over != (info.finish_reason != FinishReason::none))
         fail("request %llu has state and reason apart", number);
-    if (info.paused != (!over && live.asked.priority == Priority::paused))
+    const bool whole_pin = info.state == SequenceState::pinned;
+    if (info.paused != (!over && !whole_pin && live.asked.priority == Priority::paused))
         fail("request %llu is paused, or not", number);
     if ((info.queue_place >= 0) != (info.state == SequenceState::waiting && !info.paused))
         fail("request %llu is in place %d of the queue", number, info.queue_place);
@@ -211,6 +224,10 @@ void World::check_request(Live& live, const RequestInfo& info) {
     check_deadline(live, info);
     check_waiting(live, info);
     check_prompt(live, info);
+    if (live.is_search() && over && !live.over()) told_at_once_ += info.generated_tokens - live.generated;
+    coverage_->beams_set_back +=
+        live.is_search() && live.runs() && info.state == SequenceState::waiting ? 1 : 0;
+    live.finish_reason = info.finish_reason;
     live.state_before = live.state;
     live.ran_before = live.runs();
     live.got_token = info.generated_tokens > live.generated;
@@ -229,7 +246,7 @@ void World::check_waiting(Live& live, const RequestInfo& info) {
     const bool outranked = std::any_of(lives_.begin(), lives_.end(), [&](const auto& each) {
         return !each.second.over() && each.second.asked.priority < live.asked.priority;
     });
-    const bool waits = params.memory_policy == MemoryPolicy::reserve && live.asked.samples == 1 &&
+    const bool waits = params.memory_policy == MemoryPolicy::reserve && live.asked.is_plain() &&
                        live.asked.priority <= Priority::normal && !outranked &&
                        live.state == SequenceState::generating && info.state == SequenceState::generating &&
                        !live.waited_for_poll && !info.waits_for_poll &&
@@ -252,12 +269,12 @@ void World::check_prompt(Live& live, const RequestInfo& info) {
     const bool alike =
         !mixed_priorities_ && params.memory_policy == MemoryPolicy::reserve && params.max_batch_tokens > 1;
     const bool stays = live.state == SequenceState::prompt && info.state == SequenceState::prompt &&
-                       live.prompt_done == info.prompt_tokens_done && live.asked.samples == 1;
+                       live.prompt_done == info.prompt_tokens_done && live.asked.is_plain();
     const bool first =
         alike && stays && std::none_of(lives_.begin(), lives_.end(), [&](const auto& each) {
             const Live& other = each.second;
             return &other != &live &&
-                   (other.asked.samples > 1 || other.released ||
+                   (!other.asked.is_plain() || other.released ||
                     (other.number < live.number &&
                      (other.state_before == SequenceState::prompt || other.state == SequenceState::prompt)));
         });
@@ -298,7 +315,7 @@ void World::check_first() {
     // What it lost in the meantime is computed again, at a token of a pass at least; with batches of one token when no other
     // generates.
     const EngineParams& params = driver_->params();
-    const int64_t tokens = first == nullptr ? 0 : first->limit;
+    const int64_t tokens = first == nullptr ? 0 : int64_t{first->limit} * first->asked.beam_width;
     const int64_t turn = params.max_batch_tokens > 1
                              ? turn_passes()
                              : int64_t{params.max_sequences} * params.context_length * turn_passes();
@@ -314,6 +331,8 @@ void World::check_broken() {
         if (live.released) continue;
         if (driver_->info(live.id, &info) != Status::OK || info.state != SequenceState::finished)
             fail("request %llu lives on after the backend failed", static_cast<number_t>(number));
+        live.state = info.state;
+        live.finish_reason = info.finish_reason;
     }
     check_pool_whole();
     check_all_trimmed();
@@ -326,14 +345,21 @@ void World::check_all_trimmed() {
     if (left != 0) fail("nothing lives, and a trim leaves %d blocks", left);
 }
 
+// Where nothing runs, blocks are held by pins only, and those of them that are alike by all together.
 void World::check_pool_whole() {
     const MetricsSnapshot stats = driver_->stats();
-    if (stats.gauges.blocks_held != 0 ||
-        stats.gauges.blocks_free + stats.gauges.blocks_cached + stats.gauges.blocks_trimmed !=
+    const int32_t pinned = pinned_blocks(nullptr, {}, true);
+    int32_t largest = 0;
+    for (const auto& [number, live] : lives_)
+        if (live.is_whole_pin() && !live.released)
+            largest = std::max(largest, blocks_of(static_cast<int32_t>(live.asked.prompt.size())));
+    if (stats.gauges.blocks_held < largest || stats.gauges.blocks_held > pinned ||
+        stats.gauges.blocks_free + stats.gauges.blocks_cached + stats.gauges.blocks_trimmed +
+                stats.gauges.blocks_held !=
             driver_->params().kv_blocks)
-        fail("nothing runs, and %d of %d blocks are free, %d cached, %d trimmed, %d held",
+        fail("nothing runs, and %d of %d blocks are free, %d cached, %d trimmed, %d held, %d pinned",
              stats.gauges.blocks_free, driver_->params().kv_blocks, stats.gauges.blocks_cached,
-             stats.gauges.blocks_trimmed, stats.gauges.blocks_held);
+             stats.gauges.blocks_trimmed, stats.gauges.blocks_held, pinned);
 }
 
 }  // namespace treadle::test

@@ -47,8 +47,10 @@ Driver::Driver(const FakeModelOptions& model, EngineParams params, FakeControl* 
     control->clock = &clock_;
     Owned<Backend> backend = make_owned<FakeBackend>(&memory_.other, model_, *control);
     Error error;
-    const Status status = make_engine(memory_, {&model_.program(), &model_.rope(), &model_.vocabulary()},
-                                      model_.context(), params_, std::move(backend), &engine_, &error);
+    const EngineModel parts = {&model_.program(), &model_.rope(), &model_.vocabulary(), fingerprint(),
+                               numerics_id};
+    const Status status =
+        make_engine(memory_, parts, model_.context(), params_, std::move(backend), &engine_, &error);
     if (status != Status::OK) throw std::runtime_error(std::string("make_engine: ") + error.message);
     params_ = engine_->params();
 }
@@ -58,6 +60,8 @@ RequestParams Driver::params_of(const Submission& asked) {
     params.sampling = asked.sampling;
     params.first_sample = asked.first_sample;
     params.samples = asked.samples;
+    params.beam_width = asked.beam_width;
+    params.length_penalty = asked.length_penalty;
     params.generated_tail = asked.generated_tail;
     params.stop_tokens.assign(asked.stop_tokens.begin(), asked.stop_tokens.end());
     const std::vector<std::string_view> stops(asked.stop_strings.begin(), asked.stop_strings.end());
@@ -93,6 +97,38 @@ Status Driver::fork(uint64_t parent, int32_t sequence, int32_t position, const S
     }
 }
 
+Status Driver::pin(const Submission& asked, uint64_t* id) {
+    try {
+        RequestParams params = params_of(asked);
+        std::pmr::vector<int32_t> prefix(asked.prompt.begin(), asked.prompt.end(), &memory_.other);
+        return engine_->pin(std::move(params), std::move(prefix), id, nullptr);
+    } catch (const std::bad_alloc&) {
+        return Status::NOMEM;
+    }
+}
+
+Status Driver::save(uint64_t id, int32_t sequence, std::optional<int32_t> position,
+                    std::vector<std::byte>* bytes) {
+    try {
+        SessionState state(&memory_.other);
+        TREADLE_TRY(engine_->save_session(id, sequence, position, &state, nullptr));
+        bytes->resize(session_bytes(state));
+        return encode_session(state, *bytes, nullptr);
+    } catch (const std::bad_alloc&) {
+        return Status::NOMEM;
+    }
+}
+
+Status Driver::restore(std::span<const std::byte> bytes, const RestoreParams& asked, uint64_t* id) {
+    try {
+        SessionState state(&memory_.other);
+        TREADLE_TRY(decode_session(bytes, &state, nullptr));
+        return engine_->restore_session(state, asked, id, nullptr);
+    } catch (const std::bad_alloc&) {
+        return Status::NOMEM;
+    }
+}
+
 std::vector<int32_t> Driver::tokens(uint64_t id, int32_t sequence) {
     size_t count = 0;
     std::vector<int32_t> out;
@@ -105,19 +141,6 @@ std::vector<int32_t> Driver::tokens(uint64_t id, int32_t sequence) {
 void Driver::poll(size_t capacity, std::vector<PolledEvent>* out) {
     CollectEvents sink(out);
     engine_->poll(sink, capacity);
-}
-
-int32_t Driver::limit_of(const Submission& asked) const {
-    const auto prompt = static_cast<int32_t>(asked.prompt.size());
-    const int32_t most = std::min(params_.context_length, params_.kv_blocks * limits::kv_block_tokens);
-    return asked.max_tokens < 0 ? most : std::min(most, prompt + asked.max_tokens);
-}
-
-Status Driver::refusal_of(const Submission& asked) const {
-    const auto prompt = static_cast<int32_t>(asked.prompt.size());
-    if (prompt >= params_.context_length) return Status::PROMPT_TOO_LONG;
-    if (prompt >= params_.kv_blocks * limits::kv_block_tokens) return Status::POOL_TOO_SMALL;
-    return Status::OK;
 }
 
 }  // namespace treadle::test

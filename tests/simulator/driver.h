@@ -3,21 +3,29 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/session.h"
 #include "support/fake_model.h"
 #include "support/test_memory.h"
 
 namespace treadle::test {
 
 struct Submission {
+    // One answer, chosen token by token.
+    bool is_plain() const { return samples == 1 && beam_width == 1 && !pin; }
     std::vector<int32_t> prompt;
     SamplingParams sampling;
     uint64_t first_sample = 0;
     int32_t samples = 1;
+    int32_t beam_width = 1;
+    float length_penalty = 1;
+    bool pin = false;  // of its prompt, scope and priority count
     int32_t generated_tail = 0;
     int32_t max_tokens = 0;  // negative: as many as there is room for
     Priority priority = Priority::normal;
@@ -37,7 +45,7 @@ struct PolledEvent {
     EventKind kind = EventKind::token;
     int32_t position = 0;
     int32_t token = -1;
-    float logprob = 0;
+    float logprob = 0;  // of a finish: the score
     std::vector<TokenLogprob> best;
     std::string text;
     FinishReason reason = FinishReason::none;  // of a finish
@@ -55,6 +63,12 @@ public:
     // Without `own` the fork has its parent's parameters. max_tokens is 0 for the parent's limit.
     Status fork(uint64_t parent, int32_t sequence, int32_t position, const Submission* own,
                 int32_t max_tokens, uint64_t* id);
+    Status pin(const Submission& asked, uint64_t* id);
+    Status unpin(uint64_t id) { return engine_->unpin(id); }
+    // As bytes; position: none for all of it as it is.
+    Status save(uint64_t id, int32_t sequence, std::optional<int32_t> position,
+                std::vector<std::byte>* bytes);
+    Status restore(std::span<const std::byte> bytes, const RestoreParams& asked, uint64_t* id);
     Status set_priority(uint64_t id, Priority priority) { return engine_->set_priority(id, priority); }
     Status cancel(uint64_t id) { return engine_->cancel(id); }
     uint64_t trim() { return engine_->trim(); }
@@ -63,6 +77,7 @@ public:
     std::vector<int32_t> tokens(uint64_t id, int32_t sequence);
     Status step(int64_t budget_us, StepReport* report) { return engine_->step({budget_us, 0}, report); }
     void poll(size_t capacity, std::vector<PolledEvent>* out);
+    EngineStats all_stats() { return engine_->stats(); }
     MetricsSnapshot stats() { return engine_->stats().figures; }
     bool consistent() { return engine_->consistent(); }
     int32_t take_wakes() {
@@ -70,9 +85,8 @@ public:
     }  // calls of the wake hook since it was asked last
     void destroy() { engine_.reset(); }
 
-    // Tokens at which a request's sequence is full, and why it would be refused: the rules of submit, told once more.
-    int32_t limit_of(const Submission& asked) const;
-    Status refusal_of(const Submission& asked) const;
+    static constexpr char numerics_id[] = "fake-1";
+    uint64_t fingerprint() const { return model_.empty_prefix(); }
 
     const EngineParams& params() const { return params_; }
     const FakeModel& model() const { return model_; }

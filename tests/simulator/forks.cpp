@@ -28,7 +28,7 @@ void World::fork(Live& parent, int32_t sequence, int32_t position, bool own) {
     Submission asked = own ? make_submission() : parent.asked;
     asked.number = own ? next_number_ : parent.asked.number;
     int32_t max_tokens = one_in(2) ? 0 : between(1, 2 * typical_tokens_);
-    if (one_in(12)) max_tokens = -1;
+    if (one_in(12) || (max_tokens == 0 && asked.beam_width > 1 && own)) max_tokens = -1;
 
     const int64_t called_ns = driver_->clock().now_ns;
     uint64_t id = 0;
@@ -41,23 +41,21 @@ void World::fork(Live& parent, int32_t sequence, int32_t position, bool own) {
     asked.prompt.assign(tokens.begin(), tokens.begin() + position);
     asked.generated_tail = std::max(position - parent_prompt, 0);
     asked.scope = parent.asked.scope;
+    asked.pin = false;
     if (!own) {
-        asked.samples = 1;
+        asked.samples = asked.beam_width = 1;
         asked.deadline_us = 0;
         if (asked.priority == Priority::paused) asked.priority = Priority::normal;
     }
     const uint64_t words[] = {parent.asked.first_sample + static_cast<uint64_t>(sequence),
                               static_cast<uint64_t>(position), parent.forks};
     asked.first_sample = hash64(words, sizeof words);
-    int32_t limit = parent.limit;
-    Status expected = Status::OK;
-    if (max_tokens != 0 || position >= limit) {
-        asked.max_tokens = max_tokens == 0 ? -1 : max_tokens;
-        expected = driver_->refusal_of(asked);
-        limit = driver_->limit_of(asked);
-    }
-    coverage_->forks_refused += expected != Status::OK ? 1 : 0;
-    if (!accepted("fork", status, expected)) return;
+    asked.max_tokens = max_tokens == 0 ? -1 : max_tokens;
+    const bool inherits = max_tokens == 0 && position < parent.limit && !parent.is_pin();
+    const Fit room =
+        inherits ? fit(asked, parent.scope, parent.wanted, parent.limit) : fit(asked, parent.scope);
+    coverage_->forks_refused += room.status != Status::OK ? 1 : 0;
+    if (!accepted("fork", status, room.status)) return;
     coverage_->forks++;
     coverage_->forks_of_ended += parent.over() ? 1 : 0;
     coverage_->forks_of_forks += parent.fork ? 1 : 0;
@@ -65,7 +63,9 @@ void World::fork(Live& parent, int32_t sequence, int32_t position, bool own) {
     coverage_->forks_in_prompt += position < parent_prompt ? 1 : 0;
     parent.forks++;
     parent.lonely_scope = false;
-    begin(std::move(asked), id, limit, called_ns).fork = true;
+    coverage_->forks_of_pins += parent.is_pin() ? 1 : 0;
+    const CacheScope scope = parent.scope;
+    begin(std::move(asked), id, room, scope, called_ns).fork = true;
 }
 
 // A fork that finds no memory leaves nothing behind, and the draws of the next one as they were.
@@ -77,8 +77,10 @@ void World::check_fork_without_memory(const Live& parent, int32_t sequence, int3
     const Status status = driver_->fork(parent.id, sequence, position, &own, 1, &id);
     driver_->allocator().fail_never();
     Submission asked = own;
+    asked.prompt = tokens_of(parent, sequence);
     asked.prompt.resize(static_cast<size_t>(position));
-    const Status refusal = driver_->refusal_of(asked);
+    asked.max_tokens = 1;
+    const Status refusal = fit(asked, parent.scope).status;
     if (status != Status::NOMEM && (status != refusal || refusal == Status::OK))
         fail("fork without memory says %s", status_name(status));
     if (driver_->allocator().live() > live_before) fail("a refused fork leaks");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace treadle::test {
 
@@ -53,6 +54,8 @@ void World::choose_parameters() {
     mixed_priorities_ = !crowded && !one_in(3);
     deadlines_ = one_in(2);
     salts_ = one_in(2);
+    searches_ = !crowded && one_in(2);
+    pins_ = !crowded && one_in(2);
     driver_->clock().read_cost_ns = one_in(3) ? 1000 : 0;
     longest_prompt_ = std::min(driver_->params().context_length, params.kv_blocks * 16) - 1;
     typical_tokens_ = crowded ? 24 : between(2, 24);
@@ -93,6 +96,7 @@ void World::step(int64_t budget_us) {
     const int64_t jumps = control_.jumps;
     wakes_ = driver_->take_wakes();
     step_start_ns_ = driver_->clock().now_ns;
+    step_budget_us_ = budget_us;
     step_begins_ = control_.begins;
     const Status status = driver_->step(budget_us, &report_);
     note("step: budget in us, passes", budget_us, report_.passes);
@@ -104,6 +108,7 @@ void World::step(int64_t budget_us) {
     passes_ += report_.passes;
     tokens_produced_ += report_.tokens_produced;
     tokens_computed_ += report_.tokens_computed;
+    stats_before_ = std::exchange(stats_, driver_->all_stats());
     preemptions_ += report_.preemptions;
     deadline_passed_ = nearest_deadline_ns(false) <= driver_->clock().now_ns;
     check_step(budget_us, allocations, jumps);
@@ -131,12 +136,15 @@ void World::drain() {
             set_priority(live, static_cast<Priority>(between(0, 2)));
     const int32_t turn = turn_passes();
     for (const auto& [number, live] : lives_)
-        drain_passes_left_ += int64_t{live.limit + 1} * turn * live.asked.samples;
+        drain_passes_left_ += int64_t{live.limit + 1} * turn *
+                              std::max(live.asked.samples, 2 * live.asked.beam_width * live.asked.beam_width);
     poll(SIZE_MAX);
     int64_t steps_left = 1'000'000;
     const auto all_told = [this] {
-        return std::all_of(lives_.begin(), lives_.end(),
-                           [](const auto& each) { return each.second.released || each.second.told_end; });
+        return std::all_of(lives_.begin(), lives_.end(), [](const auto& each) {
+            const Live& live = each.second;
+            return live.released || live.told_end || live.is_whole_pin() || (live.is_pin() && live.over());
+        });
     };
     do {
         if (broken_ == Status::OK) step(one_in(3) ? 0 : 3000);
@@ -153,8 +161,15 @@ void World::tear_down() {
     for (auto& [number, live] : lives_) {
         if (live.released) continue;
         check_tokens(live, true);
-        if (driver_->release(live.id) != Status::OK) fail("a kept request can't be released");
+        if (live.is_pin()) {
+            unpin(live);
+        } else if (driver_->release(live.id) != Status::OK) {
+            fail("a kept request can't be released");
+        }
+        live.released = true;
     }
+    if (broken_ == Status::OK) step(0);  // pins go in it
+    check_cost_model();
     check_pool_whole();
     check_all_trimmed();
     const MetricsSnapshot stats = driver_->stats();
@@ -247,6 +262,27 @@ std::vector<Coverage::Line> Coverage::lines() const {
             {"evicted blocks", evicted, true},
             {"trimmed blocks", trimmed, true},
             {"trims in the middle of a pass", trims_in_pass, true},
+            {"beam searches", beams, true},
+            {"beam searches refused", beams_refused, true},
+            {"hypotheses told", beams_told, true},
+            {"searches ended by a NaN", beams_failed, true},
+            {"searches preempted or paused", beams_set_back, true},
+            {"steps in which searches were counted", beams_counted, true},
+            {"pins", pins, true},
+            {"pins refused", pins_refused, true},
+            {"pins that became whole", pins_whole, true},
+            {"pins preempted or paused", pins_set_back, true},
+            {"unpinned", unpinned, true},
+            {"found what was pinned", pins_found, true},
+            {"forks of pins", forks_of_pins, true},
+            {"saved", saved, true},
+            {"restored", restored, true},
+            {"restored when they had ended", restored_over, true},
+            {"restored before all was delivered", restored_text, true},
+            {"restored in another engine", restored_elsewhere, true},
+            {"sessions refused", sessions_refused, true},
+            {"passes whose time was checked", timed, true},
+            {"of them with pieces of prompts", timed_cut, true},
             {"most followers before one request", overtaken_most, false}};
 }
 

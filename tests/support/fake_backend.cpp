@@ -125,6 +125,7 @@ Status FakeBackend::begin(const PassInput& input, Dims dims) {
     copy_to(inverse_temperatures_, input.inverse_temperatures);
     for (RowResult& row : results_) row.usable = row.count = 0;  // what was there is not valid any more
     check_input(input, dims);
+    note_shape();
     const int64_t violations = control_.violations;
     check_copies();
     if (control_.violations != violations) copies_.clear();
@@ -132,6 +133,16 @@ Status FakeBackend::begin(const PassInput& input, Dims dims) {
     tile_count_ = control_.tile_ns <= 0 ? 1 : std::max<int64_t>(1, cost / control_.tile_ns);
     tile_cost_ns_ = cost / tile_count_;
     return Status::OK;
+}
+
+void FakeBackend::note_shape() {
+    control_.newest = control_.newest_decodes = {};
+    for (const AttentionWork& work : work_) {
+        const bool logits =
+            std::binary_search(logit_rows_.begin(), logit_rows_.end(), work.first_row + work.rows - 1);
+        control_.newest.add(work.first_position, work.rows, logits);
+        if (logits && work.rows == 1) control_.newest_decodes.add(work.first_position, 1, true);
+    }
 }
 
 // A pass that contradicts itself is not run at all.

@@ -144,7 +144,10 @@ SoloSequence::SoloSequence(const FakeModel& model, SoloParams params, std::span<
         prefix_ = FakeModel::extend(prefix_, tokens_[i]);
         if (i == prompt) begin_text();
         if (!model.vocabulary().is_control(tokens_[i])) before += model.vocabulary().token_bytes(tokens_[i]);
-        if (i >= prompt && push_text(tokens_[i])) begin_text();  // a stop string ends nothing after it
+        if (i < prompt) continue;
+        const bool stopped = push_text(tokens_[i]);
+        tail_text_ += text_;
+        if (stopped) begin_text();  // it ends nothing after it
     }
     if (prompt == tokens_.size()) begin_text();
     text_.clear();
@@ -177,7 +180,11 @@ void SoloSequence::advance() {
         reason_ = FinishReason::error;
         return;
     }
-    const int32_t token = newest_.token;
+    append(newest_.token);
+}
+
+void SoloSequence::append(int32_t token) {
+    text_.clear();
     tokens_.push_back(token);
     prefix_ = FakeModel::extend(prefix_, token);
     if (is_end(token)) {

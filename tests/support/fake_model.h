@@ -24,6 +24,7 @@
 #include "ops/backend.h"
 #include "request/request.h"
 #include "sampling/sampler.h"
+#include "scheduler/cost_model.h"
 #include "text/text_stream.h"
 #include "text/vocabulary.h"
 
@@ -112,6 +113,8 @@ struct FakeControl {
     int64_t copies = 0;
     int64_t rows_without_write = 0;
     int64_t worst_tile_ns = 0;  // without jumps
+    PassShape newest;           // the pass that was begun last
+    PassShape newest_decodes;   // those of its rows that might decode: of one token, with logits
     int64_t slabs_allocated = 0;
     int64_t slabs_freed = 0;
     int64_t violations = 0;
@@ -158,6 +161,7 @@ private:
     bool is_away(int32_t block) const;
     void violate(const char* what, int64_t position, int64_t block);
     void check_input(const PassInput& input, Dims dims);
+    void note_shape();
     void check_work(const AttentionWork& work, int32_t next_row);
     void check_copies();
     int64_t cost_ns() const;
@@ -223,14 +227,16 @@ public:
 
     // Makes the next token and its text; call it while over() is false.
     void advance();
+    void append(int32_t token);  // the same with a token that somebody else chose
 
     bool over() const { return reason_ != FinishReason::none; }
     FinishReason reason() const { return reason_; }  // error: there is no next token, its row holds a NaN
     const std::vector<int32_t>& tokens() const { return tokens_; }  // prompt first
     TokenLogprob newest() const { return newest_; }
-    const std::string& text() const { return text_; }  // what the newest token let go
-    const RowResult& row() const { return row_; }      // that it was chosen from
-    std::string held_text();                           // what an end would let go now; ends the text
+    const std::string& text() const { return text_; }            // what the newest token let go
+    const RowResult& row() const { return row_; }                // that it was chosen from
+    const std::string& tail_text() const { return tail_text_; }  // what the generated tail had let go
+    std::string held_text();  // what an end would let go now; ends the text
 
 private:
     bool is_end(int32_t token) const;
@@ -245,6 +251,7 @@ private:
     TokenLogprob newest_{-1, 0};
     RowResult row_{};
     std::string text_;
+    std::string tail_text_;
     FinishReason reason_ = FinishReason::none;
     std::vector<float> logits_;
     std::vector<Candidate> scratch_;

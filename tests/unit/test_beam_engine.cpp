@@ -11,8 +11,8 @@
 #include <tuple>
 #include <vector>
 
-#include "base/math.h"
 #include "engine/engine.h"
+#include "support/fake_beam_search.h"
 #include "support/fake_model.h"
 #include "test_memory.h"
 
@@ -42,85 +42,24 @@ struct Answer {
     bool operator==(const Answer&) const = default;
 };
 
-// ---- The reference: every hypothesis a list, every selection a sort of all there is, no cache, no early end.
-
-struct Hypothesis {
-    std::vector<int32_t> tokens;
-    std::vector<float> logprobs;
-    float sum = 0;
-    float score = 0;
-    size_t parent = 0;
-    FinishReason reason = FinishReason::none;
-};
+// ---- The reference
 
 class Reference {
 public:
     Reference(const FakeModel& model, const Search& search) : model_(model), search_(search) {}
 
-    std::vector<Answer> run() {
-        std::vector<Hypothesis> live(1), over;
-        const auto width = static_cast<size_t>(search_.width);
-        for (int32_t depth = 1; depth <= search_.max_tokens && !live.empty() && over.size() < width;
-             depth++) {
-            std::vector<Hypothesis> all, next;
-            for (size_t parent = 0; parent < live.size(); parent++) grow(live[parent], parent, &all);
-            std::stable_sort(all.begin(), all.end(), [](const Hypothesis& a, const Hypothesis& b) {
-                return std::make_tuple(-a.score, a.parent, a.tokens.back()) <
-                       std::make_tuple(-b.score, b.parent, b.tokens.back());
-            });
-            for (const Hypothesis& one : all)
-                if (next.size() < width && over.size() < width)
-                    (one.reason == FinishReason::none ? next : over).push_back(one);
-            live = next;
-        }
-        if (over.size() < width)
-            for (Hypothesis& one : live) {
-                one.reason = FinishReason::length;
-                over.push_back(one);
-            }
-        std::stable_sort(over.begin(), over.end(),
-                         [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
-        over.resize(std::min(over.size(), static_cast<size_t>(search_.samples)));
+    std::vector<Answer> run() const {
+        const BeamOutcome outcome =
+            search_beams(model_, {search_.prompt, search_.max_tokens, search_.width, search_.penalty},
+                         [this](const BeamHypothesis& one) { return end_of(one); });
         std::vector<Answer> answers;
-        for (const Hypothesis& one : over)
+        for (const BeamHypothesis& one : outcome.best)
             answers.push_back({one.tokens, one.logprobs, one.score, one.reason, text_of(one)});
         answers.resize(static_cast<size_t>(search_.samples));
         return answers;
     }
 
 private:
-    // All tokens, likeliest first; of those that go on and those that end, no more than the search is wide.
-    void grow(const Hypothesis& from, size_t parent, std::vector<Hypothesis>* out) const {
-        uint64_t prefix = model_.empty_prefix();
-        for (const int32_t token : search_.prompt) prefix = FakeModel::extend(prefix, token);
-        for (const int32_t token : from.tokens) prefix = FakeModel::extend(prefix, token);
-        std::vector<float> logits(static_cast<size_t>(model_.vocabulary_size()));
-        model_.logits(prefix, logits.data());
-        RowResult row;
-        model_.result(logits.data(), 1, &row);
-        std::vector<int32_t> order;
-        for (int32_t id = 0; id < model_.vocabulary_size(); id++) order.push_back(id);
-        std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-            return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
-        });
-        int32_t going_on = 0, ending = 0;
-        for (const int32_t token : order) {
-            Hypothesis one = from;
-            const float logprob = logits[static_cast<size_t>(token)] - row.max - math::log(row.sum);
-            one.tokens.push_back(token);
-            one.logprobs.push_back(logprob);
-            one.sum = from.sum + logprob;
-            one.score = static_cast<float>(
-                static_cast<double>(one.sum) /
-                math::pow(static_cast<double>(one.tokens.size()), static_cast<double>(search_.penalty)));
-            one.parent = parent;
-            one.reason = end_of(one);
-            int32_t& count = one.reason == FinishReason::none ? going_on : ending;
-            if (count++ < search_.width) out->push_back(one);
-            if (going_on >= search_.width) return;
-        }
-    }
-
     std::string bytes_of(const std::vector<int32_t>& tokens) const {
         std::string bytes;
         for (const int32_t token : tokens)
@@ -128,7 +67,7 @@ private:
         return bytes;
     }
 
-    FinishReason end_of(const Hypothesis& one) const {
+    FinishReason end_of(const BeamHypothesis& one) const {
         const int32_t token = one.tokens.back();
         const auto& stops = search_.stop_tokens;
         if (token == FakeModel::end_token || std::find(stops.begin(), stops.end(), token) != stops.end())
@@ -139,7 +78,7 @@ private:
         return FinishReason::none;
     }
 
-    std::string text_of(Hypothesis one) const {
+    std::string text_of(BeamHypothesis one) const {
         if (one.reason == FinishReason::end) one.tokens.pop_back();
         std::string bytes = bytes_of(one.tokens);
         for (const std::string& stop : search_.stop_strings) bytes = bytes.substr(0, bytes.find(stop));
