@@ -290,7 +290,7 @@ int32_t BlockCache::preparable(const BlockTable& table) const {
     return static_cast<int32_t>(std::min<int64_t>(end, INT32_MAX));
 }
 
-bool BlockCache::prepare(BlockTable* table, int32_t end, std::pmr::vector<CopyPlan>* copies) {
+bool BlockCache::prepare(BlockTable* table, int32_t end, std::pmr::vector<BlockCopy>* copies) {
     if (end <= table->tokens) return true;
     const auto first = static_cast<size_t>(table->tokens / size);
     const bool copy = tail_needs_copy(*table);
@@ -327,9 +327,9 @@ void BlockCache::end_copies() {
     sources_.clear();
 }
 
-void BlockCache::cancel_copy(BlockTable* table, std::pmr::vector<CopyPlan>* copies) {
+void BlockCache::cancel_copy(BlockTable* table, std::pmr::vector<BlockCopy>* copies) {
     for (size_t i = 0; i < copies->size(); i++) {
-        const CopyPlan copy = (*copies)[i];
+        const BlockCopy copy = (*copies)[i];
         const auto place = std::find(table->blocks.begin(), table->blocks.end(), copy.to);
         if (place == table->blocks.end()) continue;
         *place = copy.from;  // with the reference of sources_

@@ -25,6 +25,7 @@
 #include <span>
 #include <vector>
 
+#include "base/block_copy.h"
 #include "base/limits.h"
 #include "base/memory.h"
 
@@ -43,11 +44,6 @@ struct BlockTable {
     std::pmr::vector<int32_t> blocks;
     int32_t tokens = 0;  // positions that are computed; a last block may be prepared beyond
     CacheScope scope;
-};
-
-struct CopyPlan {
-    int32_t from;
-    int32_t to;
 };
 
 class BlockCache {
@@ -71,7 +67,7 @@ public:
 
     // Makes positions table.tokens … end - 1 writable: takes blocks, evicting cached ones, and copies a last block that others
     // share; the copy must run at the start of the pass that writes. False: too few blocks, nothing was changed.
-    [[nodiscard]] bool prepare(BlockTable* table, int32_t end, std::pmr::vector<CopyPlan>* copies);
+    [[nodiscard]] bool prepare(BlockTable* table, int32_t end, std::pmr::vector<BlockCopy>* copies);
     int32_t blocks_needed(const BlockTable& table,
                           int32_t end) const;           // that prepare would take, a copy among them
     int32_t preparable(const BlockTable& table) const;  // the largest `end` that prepare can serve now
@@ -79,7 +75,7 @@ public:
     // The pass that was prepared for has ended: the blocks that it copied from are let go. Before any commit or release.
     void end_copies();
     // The plan is changed before it ran: a table's copy is taken back, and must be released.
-    void cancel_copy(BlockTable* table, std::pmr::vector<CopyPlan>* copies);
+    void cancel_copy(BlockTable* table, std::pmr::vector<BlockCopy>* copies);
 
     // Positions up to `computed` now hold `tokens`: makes them findable. Where another sequence computed the same block
     // meanwhile, that one takes its place in the table.

@@ -39,7 +39,7 @@ struct World {
         return true;
     }
     void run_copies() {
-        for (const CopyPlan& copy : copies)
+        for (const BlockCopy& copy : copies)
             contents[static_cast<size_t>(copy.to)] = contents[static_cast<size_t>(copy.from)];
         copies.clear();
     }
@@ -74,7 +74,7 @@ struct World {
     MemorySet memory{allocator.hooks()};
     BlockCache cache;
     std::vector<std::array<uint64_t, 16>> contents;
-    std::pmr::vector<CopyPlan> copies;
+    std::pmr::vector<BlockCopy> copies;
 };
 
 Tokens counting(int32_t count, int32_t from = 0) {
