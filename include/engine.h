@@ -693,7 +693,7 @@ enum {
     ENGINE_KV_TBQ4 = 2  /* 66 bytes per 128 values; 34 bytes per 64 where head_dim is 64 */
 };
 
-/* A model, a machine and a load. The cache is given as layers, kv_heads and head_dim, or with kv_token_bytes_f16 for the two. */
+/* A model, a machine and a load. The cache is layers, kv_heads and head_dim, or kv_token_bytes_f16 and head_dim, the others 0. */
 typedef struct engine_plan_params {
     uint32_t struct_size;
     int32_t layers;               /* that keep keys and values */
