@@ -9,32 +9,16 @@
  *          │  engine_poll_tokens(engine, events, ...);  hands over the text that is ready             │
  *          └──────────────────────────────────────────────────────────────────────────────────────────┘
  *
- * and in code (examples/minimal.c is this as a complete program):
+ * and in code, without declarations and checks (examples/minimal.c is the complete program):
  *
- *     engine_model* model = NULL;
- *     engine* e = NULL;
- *     engine_error error;
- *     engine_error_init(&error, sizeof error);
- *     if (engine_model_load_file("model.gguf", NULL, &model, &error)) return puts(error.message);
- *     if (engine_create(model, NULL, &e, &error)) return puts(error.message);
- *
- *     engine_part part;
+ *     engine_model_load_file("model.gguf", NULL, &model, &error);
+ *     engine_create(model, NULL, &e, &error);
  *     engine_part_init(&part, sizeof part);
- *     part.kind = ENGINE_PART_CHAT_MESSAGE;
- *     part.role = "user";
- *     part.text = "Why is the sky blue?";
- *
- *     engine_request_params request;
+ *     part.kind = ENGINE_PART_CHAT_MESSAGE, part.role = "user", part.text = "Why is the sky blue?";
  *     engine_request_params_init(&request, sizeof request);
- *     request.parts = &part;
- *     request.part_count = 1;
- *     engine_request id;
- *     if (engine_submit(e, &request, &id, &error)) return puts(error.message);
- *
+ *     request.parts = &part, request.part_count = 1;
+ *     engine_submit(e, &request, &id, &error);
  *     for (int finished = 0; !finished;) {
- *         engine_event events[16];
- *         char bytes[4096];
- *         size_t count, used, needed;
  *         engine_step(e, NULL, NULL);
  *         engine_poll_tokens(e, events, sizeof events[0], 16, &count, bytes, sizeof bytes, &used, &needed);
  *         for (size_t i = 0; i < count; i++) {
@@ -42,8 +26,7 @@
  *             finished |= events[i].kind == ENGINE_EVENT_FINISHED;
  *         }
  *     }
- *     engine_destroy(e);
- *     engine_model_free(model);
+ *     engine_destroy(e), engine_model_free(model);
  *
  * The promise. The tokens of a request are a pure function of (model file, prompt, sampling parameters, seed, numerics_id), bit
  * for bit. They do not depend on the other requests, on whether a beginning came from the cache, on preemption, on how the host
@@ -51,9 +34,9 @@
  * chooses how long a prefix of them is delivered.
  *
  * Rules that hold everywhere:
- *   - Structs that the caller fills start with struct_size and are filled with defaults by their engine_*_init(&s, sizeof s)
- *     first. A program built against an older header keeps working: fields that it does not know get their defaults. Structs
- *     in arrays (engine_part, engine_text, engine_event) are passed with the size of one instead.
+ *   - Structs start with struct_size and get their defaults from engine_*_init(&s, sizeof s) before use; the library fills one
+ *     up to its struct_size. A program built against an older header keeps working: fields that it does not know get their
+ *     defaults. Structs in arrays (engine_part, engine_text, engine_event) are passed with the size of one instead.
  *   - Every function that can fail returns an engine_status; a failure leaves everything as it was, unless the status says
  *     otherwise. An optional engine_error receives a message that names the field and the value; it may be NULL.
  *   - Everything passed in is copied before the call returns. Strings are UTF-8.
@@ -67,8 +50,7 @@
  * *pass* is one run of the model over the rows of many sequences; a *step* is one call of the host, which may be a part of a
  * pass, or several. The *KV cache* is kept in *blocks* of 16 positions; sequences that begin alike share the blocks of that
  * beginning, and blocks that nobody uses any more stay findable until their room is needed (the *prefix cache*). To *preempt* a
- * sequence is to take its blocks for a more urgent or an older one: it computes again later, and all that anybody notices is
- * the pause.
+ * sequence is to take its blocks for a more urgent or an older one: it computes again later, which shows as a pause only.
  */
 /* The comments stand in columns: */
 /* clang-format off */
@@ -78,9 +60,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32)
-#define ENGINE_API
-#elif defined(__GNUC__)
+#if defined(__GNUC__) && !defined(_WIN32)
 #define ENGINE_API __attribute__((visibility("default")))
 #else
 #define ENGINE_API
@@ -149,7 +129,7 @@ ENGINE_API engine_status engine_error_init(engine_error* error, size_t size);
 /* What memory is for; passed to the allocator hook. */
 enum { ENGINE_MEMORY_WEIGHTS = 0, ENGINE_MEMORY_KV = 1, ENGINE_MEMORY_SCRATCH = 2, ENGINE_MEMORY_OTHER = 3 };
 
-/* `size` bytes at `alignment` (a power of two), or NULL. Called from any thread, also from several at once. */
+/* `size` bytes at `alignment` (a power of two), or NULL. Called from any thread, also several at once. */
 typedef void* (*engine_alloc_fn)(void* user, size_t size, size_t alignment, int32_t kind);
 typedef void (*engine_free_fn)(void* user, void* pointer, size_t size, size_t alignment, int32_t kind);
 
@@ -160,14 +140,13 @@ typedef void (*engine_log_fn)(void* user, int32_t level, const char* message);
  * caller, and returns when all have returned. Bodies never wait for each other. */
 typedef void (*engine_parallel_for_fn)(void* user, void (*body)(void* context, int32_t index), void* context, int32_t count);
 
-/* Nanoseconds of a monotonic clock. Called by engine_step, with parallel_for from the threads that run bodies, and by
- * engine_submit and engine_fork from whatever thread they are called on. It should be as cheap as reading a counter: it is
- * asked after each piece of work. */
+/* Nanoseconds of a monotonic clock. Called by engine_step (with parallel_for by the threads that run bodies), and by
+ * engine_submit and engine_fork on any thread. Asked after each piece of work: it should be as cheap as reading a counter. */
 typedef int64_t (*engine_clock_fn)(void* user);
 
-/* Called at most once between the starts of two steps when work appears (a submission, a cancel, a release, a poll that makes
- * room), from the thread that brought it, also while a step runs: perhaps once too often, never too seldom. Meant to wake an
- * event loop: set a flag, write to an eventfd; clear it before engine_step, not after. It must return soon. */
+/* Called at most once between the starts of two steps when work appears (a submission, cancel, release, or poll that makes room),
+ * by the thread that brought it, also during a step: perhaps once too often, never too seldom. Wake your event loop with it (set
+ * a flag, write to an eventfd), clear that before engine_step, not after, and return soon. */
 typedef void (*engine_wake_fn)(void* user);
 
 /* How far a load is, in bytes of the file. Returns 0 to stop it (ENGINE_STOPPED), anything else to go on. */
@@ -203,15 +182,13 @@ typedef struct engine_model_params {
 } engine_model_params;
 ENGINE_API engine_status engine_model_params_init(engine_model_params* params, size_t size);
 
-/* Loads a GGUF file (version 2 or 3; of a split model, the first file). `params` may be NULL for the defaults. On success
- * *model is a handle to give back with engine_model_free. The file is read front to back, and closed; nothing is mapped
- * and nothing written. Takes about as long as reading the file; the progress hook tells how far it is.
+/* Loads a GGUF file (version 2 or 3; of a split model, the first file). `params` may be NULL for the defaults. *model goes back
+ * with engine_model_free. The file is read front to back, in about the time that takes, and closed; nothing is mapped or written.
  * Errors: NOT_FOUND, IO, TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, UNSUPPORTED_*, STOPPED, NOMEM, those of params. */
 ENGINE_API engine_status engine_model_load_file(const char* path, const engine_model_params* params, engine_model** model,
                                                 engine_error* error);
 
-/* The same from memory (not needed after the call), or through a read callback over a file of `size` bytes. Split models can
- * only be loaded by path. */
+/* The same from memory (not needed after the call), or through a read callback; split models load by path only. */
 ENGINE_API engine_status engine_model_load_memory(const void* bytes, uint64_t size, const engine_model_params* params,
                                                   engine_model** model, engine_error* error);
 ENGINE_API engine_status engine_model_load_callback(engine_read_fn read, void* user, uint64_t size,
@@ -227,9 +204,7 @@ typedef struct engine_model_info {
     int32_t context_length;  /* tokens the model was trained for: the most that a sequence can have */
     int32_t layers;
     int32_t hidden;          /* width of the residual stream */
-    int32_t heads;
-    int32_t kv_heads;
-    int32_t head_dim;
+    int32_t heads, kv_heads, head_dim;
     int32_t bos_token;       /* -1: none; likewise below */
     int32_t eos_token;
     int32_t has_chat_template; /* 1: ENGINE_PART_CHAT_MESSAGE works, 0: it is ENGINE_UNSUPPORTED_TEMPLATE */
@@ -245,8 +220,6 @@ typedef struct engine_model_info {
     char numerics_id[32];  /* backend and version of the numerics contract: same id, same model, same tokens */
     char cpu_code[16];     /* which code runs: "scalar", "avx2" */
 } engine_model_info;
-
-/* Fills *info up to info->struct_size, which the caller sets (engine_model_info_init does). */
 ENGINE_API engine_status engine_model_info_init(engine_model_info* info, size_t size);
 ENGINE_API engine_status engine_model_get_info(const engine_model* model, engine_model_info* info);
 
@@ -282,21 +255,18 @@ ENGINE_API engine_status engine_tokenize(const engine_model* model, const engine
                                          size_t part_count, int32_t* tokens, size_t capacity, size_t* count,
                                          engine_error* error);
 
-/* Tokens to bytes, exactly what was tokenized. Special tokens give their text if `specials` is not 0, else nothing. A single
- * token may be a part of a character: the bytes need not be valid UTF-8 (events always are). *count is the number of bytes,
- * also with BUFFER_TOO_SMALL. No zero byte is added. */
+/* Tokens to bytes, exactly what was tokenized. Special tokens give their text if `specials` is not 0, else nothing. As a token
+ * may be part of a character, the bytes need not be valid UTF-8 (events are). *count as above, in bytes. No zero byte follows. */
 ENGINE_API engine_status engine_detokenize(const engine_model* model, const int32_t* tokens, size_t token_count,
-                                           int32_t specials, char* bytes, size_t capacity, size_t* count,
-                                           engine_error* error);
+                                           int32_t specials, char* bytes, size_t capacity, size_t* count, engine_error* error);
 
 /* Renders chat messages with the model's template into parts: the template's own text as TEXT_SPECIALS, what the caller wrote
  * as TEXT. `continuation` not 0: as after an earlier turn that ended with its end-of-turn token. Text of the parts lies in
  * `bytes`; *part_count and *byte_count are what is needed, also with BUFFER_TOO_SMALL (then nothing is written). */
-ENGINE_API engine_status engine_apply_chat_template(const engine_model* model, const engine_part* messages,
-                                                    size_t part_size, size_t message_count, int32_t continuation,
-                                                    engine_part* parts, size_t part_capacity, size_t* part_count,
-                                                    char* bytes, size_t byte_capacity, size_t* byte_count,
-                                                    engine_error* error);
+ENGINE_API engine_status engine_apply_chat_template(const engine_model* model, const engine_part* messages, size_t part_size,
+                                                    size_t message_count, int32_t continuation, engine_part* parts,
+                                                    size_t part_capacity, size_t* part_count, char* bytes, size_t byte_capacity,
+                                                    size_t* byte_count, engine_error* error);
 
 /* --------------------------------------------------------------------------------------------------------------- engines */
 
@@ -305,8 +275,7 @@ typedef struct engine engine; /* a KV cache, a scheduler and their threads, over
 /* What happens when the blocks of the KV cache run out. */
 enum {
     ENGINE_MEMORY_PREEMPT = 0, /* as many sequences run as there is room for now; later ones may be preempted */
-    ENGINE_MEMORY_RESERVE = 1  /* a sequence starts only when its whole length is sure to fit, and is never preempted: fewer run
-                                  at once */
+    ENGINE_MEMORY_RESERVE = 1  /* one starts only when its whole length is sure to fit; none is preempted: fewer run at once */
 };
 
 typedef struct engine_params {
@@ -315,29 +284,26 @@ typedef struct engine_params {
     int32_t max_batch_tokens; /* tokens in one pass: bounds the longest piece of a prompt. 1 .. 65536. Default: 512 */
     int32_t max_requests;     /* requests that live at once, waiting ones among them. 1 .. 1048576. Default: 1024 */
     int32_t context_length;   /* most tokens of a sequence; 0: the model's. Larger than that is INVALID_ARGUMENT. Default: 0 */
-    int32_t kv_blocks;        /* blocks of 16 positions in the KV cache, 0: room for one whole context, at least 4096
-                                 positions. Default: 0. engine_get_info tells the bytes of one */
+    int32_t kv_blocks;        /* of 16 positions; 0: for one context, and at least 4096. Default: 0. Bytes: engine_get_info */
     engine_clock_fn clock;    /* NULL: the system's monotonic clock */
     void* clock_user;
     engine_wake_fn wake; /* NULL: nobody is woken */
     void* wake_user;
     int32_t memory_policy;       /* ENGINE_MEMORY_PREEMPT or _RESERVE. Default: preempt */
-    int32_t watermark_blocks;    /* blocks that a sequence which starts leaves to those that run, so that they can grow;
-                                    -1: a twentieth of all, at most max_sequences. Default: -1 */
+    int32_t watermark_blocks;    /* left to those that run by one that starts; -1: 1/20, at most max_sequences. Default: -1 */
     int32_t prefix_cache;        /* 0: no request finds blocks of another. Default: 1 */
     int32_t prefix_cache_blocks; /* blocks kept while nobody uses them; -1: all that are free. Default: -1 */
-    int64_t itl_target_us;       /* the longest time between two tokens of a sequence that users should notice, wall time; 0: no
-                                    target, all prompts as fast as they can be computed. With a target, prompts are cut into
-                                    pieces, and no more sequences run at once, than an estimate from earlier passes says fit
-                                    beside the tokens of those that generate; the host's own time between steps is counted in.
-                                    Well below 2.5 times what a token takes anyway it starves prompts: those that have begun go
-                                    on in each eighth pass even so. 0 .. 3600000000. Default: 0 */
-    int32_t trace_events;        /* newest events kept for engine_trace_write, 72 bytes each: a sequence makes one per pass. 0: no
-                                    trace. 0 .. 16777216. Default: 0 */
+    int64_t itl_target_us;       /* the longest time between two tokens of a sequence that users should notice, wall time, with
+                                    the host's own between steps; 0: none, prompts as fast as they can be computed. Prompts are
+                                    cut and fewer sequences run at once, as an estimate from earlier passes says they fit beside
+                                    those that generate. Well below 2.5 times what a token takes anyway it starves prompts: those
+                                    that have begun go on in each eighth pass even so. 0 .. 3600000000. Default: 0 */
+    int32_t trace_events;        /* newest kept for engine_trace_write, 72 bytes each, one per sequence and pass. 0: no trace.
+                                    0 .. 16777216. Default: 0 */
 } engine_params;
 ENGINE_API engine_status engine_params_init(engine_params* params, size_t size);
 
-/* Makes an engine with all its memory and threads; params may be NULL. Steps allocate nothing after this. */
+/* Makes an engine with all its memory and threads; params may be NULL. */
 ENGINE_API engine_status engine_create(engine_model* model, const engine_params* params, engine** out, engine_error* error);
 
 /* Ends everything, live requests too. NULL is fine. No other call on this engine may run or follow. */
@@ -346,9 +312,7 @@ ENGINE_API void engine_destroy(engine* e);
 typedef struct engine_info {
     uint32_t struct_size;
     int32_t threads;         /* that a step can use; with parallel_for: bodies in one call */
-    int32_t max_sequences;
-    int32_t max_batch_tokens;
-    int32_t max_requests;
+    int32_t max_sequences, max_batch_tokens, max_requests;
     int32_t context_length;  /* most tokens of a sequence */
     int32_t kv_blocks;
     int32_t kv_block_tokens; /* 16 */
@@ -399,12 +363,11 @@ typedef struct engine_request_params {
     int32_t ignore_end;       /* 1: the model's own end tokens don't end the answer. Default: 0 */
     int32_t keep;             /* 1: lives on after its final event, until engine_release. Default: 0 */
     uint64_t user_data;       /* returned in each event */
-    int32_t samples;          /* answers to the prompt, each a sequence of its own: sequence i has the draws of sample
-                                 first_sample + i. The prompt is computed and stored once. 1 .. 128. Default: 1 */
+    int32_t samples;          /* answers to the prompt, which is computed and stored once: sequence i has the draws of sample
+                                 first_sample + i. 1 .. 128. Default: 1 */
     int32_t priority;         /* ENGINE_PRIORITY_… Default: normal */
     int64_t deadline_us;      /* ends with ENGINE_FINISH_DEADLINE so long after its submission; 0: never. Default: 0 */
-    uint64_t cache_salt;      /* only requests with the same salt share blocks of the KV cache, so that users can't find out by
-                                 the time an answer takes what others have asked. Default: 0 */
+    uint64_t cache_salt;      /* only equal salts share blocks: else the time of an answer tells what others asked. Default: 0 */
     int32_t prefix_cache;     /* 0: it shares blocks with its own samples and forks only, and leaves none behind. Default: 1 */
     int32_t generated_tail;   /* so many last tokens of the prompt count as generated: an answer that goes on. Default: 0 */
     int32_t beam_width;       /* hypotheses of a beam search, see below; 1: off. 1 .. 32, at most max_sequences. Default: 1 */
@@ -419,22 +382,20 @@ ENGINE_API engine_status engine_request_params_init(engine_request_params* param
  * tokens begin is delivered whole when the answer completes it. Wakes the host (engine_wake_fn).
  * Errors: INVALID_ARGUMENT with the field, INVALID_UTF8, TOKEN_OUT_OF_RANGE, UNSUPPORTED_TEMPLATE, PROMPT_TOO_LONG,
  * POOL_TOO_SMALL, FULL, LIMIT, NOMEM, UNUSABLE: nothing was taken in. */
-ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id,
-                                       engine_error* error);
+ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* params, engine_request* id, engine_error* error);
 
 /* Beam search: with a beam_width above 1, a request looks for likely answers instead of choosing one token after another. Of all
  * ways to continue its hypotheses by a token it keeps the `beam_width` with the best scores:
  *
  *     score = sum of the log-probabilities of the tokens / (number of these tokens) ^ length_penalty
  *
- * the length normalisation of Wu et al. 2016 (arXiv 1609.08144, section 7), without an offset. Equal scores go by the rank of the
- * parent, then by the lower token id. A hypothesis that ends, by an end or stop token or a stop string, is kept aside. The search
- * is over when beam_width hypotheses have ended or none that goes on can be among the best any more, and at max_tokens (-1: as
- * many as fit the pool). Then the best `samples` of them (1 .. beam_width) are told, the best as sequence 0: for each its TOKEN
- * events, with `logprob`, and FINISHED with `score`. There are no events of tokens before that, and until then its sequences are
- * just the prompt. A search that is cancelled, fails or meets its deadline tells no tokens. Should there be fewer hypotheses than
- * samples, in a tiny vocabulary, the last sequences have no tokens; whichever has none, has the score -infinity. The hypotheses
- * share the blocks of what they have in common; they are admitted and preempted together.
+ * (Wu et al. 2016, arXiv 1609.08144, section 7, without an offset). Equal scores go by the rank of the parent, then by the lower
+ * token id. A hypothesis that ends, by an end or stop token or a stop string, is kept aside. The search is over when beam_width
+ * have ended or none that goes on can be among the best any more, and at max_tokens (-1: as many as fit the pool). Then the best
+ * `samples` of them (1 .. beam_width) are told, the best as sequence 0: TOKEN events with `logprob`, and FINISHED with `score`.
+ * Until then its sequences are just the prompt. A search that is cancelled, fails or meets its deadline tells no tokens. Where a
+ * tiny vocabulary gives fewer hypotheses than samples, the last sequences have no tokens; those without any score -infinity.
+ * Hypotheses share the blocks of what they have in common, and are admitted and preempted together.
  *
  * temperature, top_k, top_p, min_p and logprobs must be at their defaults (INVALID_ARGUMENT); seed and first_sample mean nothing.
  * POOL_TOO_SMALL tells that kv_blocks is less than the worst case: the whole blocks of the prompt, and beam_width times (the
@@ -452,17 +413,14 @@ ENGINE_API engine_status engine_submit(engine* e, const engine_request_params* p
 ENGINE_API engine_status engine_fork(engine* e, engine_request parent, int32_t sequence, int32_t position,
                                      const engine_request_params* params, engine_request* id, engine_error* error);
 
-/* Changes who goes first, from the next pass on; PAUSED lets its blocks go, and any other value goes on. Harmless on a request
- * that has ended. Errors: STALE_ID, INVALID_ARGUMENT. */
+/* From the next pass on; PAUSED lets its blocks go, others go on. Harmless after its end. Errors: STALE_ID, INVALID_ARGUMENT. */
 ENGINE_API engine_status engine_set_priority(engine* e, engine_request id, int32_t priority);
 
-/* Ends a request: its final event (ENGINE_FINISH_CANCELLED) is there when the next step returns. Harmless on one that has
- * ended. Errors: STALE_ID. */
+/* Ends a request: its final event (CANCELLED) is there when the next step returns. Harmless after its end. Errors: STALE_ID. */
 ENGINE_API engine_status engine_cancel(engine* e, engine_request id);
 
-/* Gives a request up in whatever state it is: no more events of it, the id is stale. Needed for requests with `keep`; for others
- * polling the final event does it. Its place among max_requests is free at once if it had ended before; otherwise when a step
- * has taken notice and the pass that it is in has ended. Errors: STALE_ID. */
+/* Gives a request up in whatever state it is: no more events, the id is stale. Polling the final event does it unless `keep`. Its
+ * place among max_requests is free at once if it had ended, else after its pass, when a step took notice. Errors: STALE_ID. */
 ENGINE_API engine_status engine_release(engine* e, engine_request id);
 
 typedef struct engine_pin_params {
@@ -490,9 +448,9 @@ ENGINE_API engine_status engine_unpin(engine* e, engine_request id);
 
 /* Gives memory of the KV cache back to the allocator (the built-in one: to the operating system); *bytes (may be NULL) is how
  * much. It goes in 32 to 64 slabs of blocks: those of which nobody holds a block, as far as the rest suffices for the pins and
- * for all live requests at their greatest lengths; what is cached in them without being pinned is forgotten. From any thread at
- * any time, also during a pass. Whatever submits takes slabs again as it needs them, and for what is cached, which then need not
- * make room; it is ENGINE_NOMEM if memory for live requests is gone. Scratch memory stays. Errors: INVALID_ARGUMENT. */
+ * for all live requests at their greatest lengths; what is cached in them without being pinned is forgotten. Whatever submits
+ * takes slabs again as it needs them, and for what is cached, which then need not make room; it is ENGINE_NOMEM if memory for
+ * live requests is gone. Scratch memory stays. Errors: INVALID_ARGUMENT. */
 ENGINE_API engine_status engine_trim(engine* e, uint64_t* bytes);
 
 enum {
@@ -521,8 +479,8 @@ typedef struct engine_request_info {
 ENGINE_API engine_status engine_request_info_init(engine_request_info* info, size_t size);
 ENGINE_API engine_status engine_request_get_info(engine* e, engine_request id, engine_request_info* info);
 
-/* All tokens of a sequence, prompt first; `sequence` is 0 .. samples - 1. A stop token is the last. Works until the request
- * is released, so that a next turn can be submitted as [these tokens, new parts]. Counts as in engine_tokenize. */
+/* All tokens of a sequence (0 .. samples - 1), prompt first, stop token last, until the request is released: a next turn is
+ * submitted as [these tokens, new parts]. Counts as in engine_tokenize. */
 ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, int32_t sequence, int32_t* tokens,
                                                 size_t capacity, size_t* count);
 
@@ -530,9 +488,8 @@ ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, in
 
 /* A session is a sequence put into bytes: its tokens and all that chooses the next ones, a few KB with a checksum. Restored, in
  * this engine, another one or another process, it goes on as if nothing had happened: keys and values are computed again as far
- * as the prefix cache lacks them, and what was polled before the save and what is polled after the restore are together, byte
- * for byte, what an undisturbed request delivers. Saving leaves the request alone, and may happen at any time, also while a
- * step runs, when the request has ended (until it is released), and when the engine is unusable. */
+ * as the prefix cache lacks them, and what is polled before and after are together, byte for byte, what an undisturbed request
+ * delivers. Saving leaves the request alone, and works until its release, also after its end and when the engine is unusable. */
 
 /* Puts the first `position` tokens of a sequence (1 .. its length) into the caller's buffer, as the beginning of an answer that
  * goes on; or with -1 all of it as it is, its end included. *size is the number of bytes, also with BUFFER_TOO_SMALL (then
@@ -542,16 +499,15 @@ ENGINE_API engine_status engine_sequence_tokens(engine* e, engine_request id, in
 ENGINE_API engine_status engine_session_save(engine* e, engine_request id, int32_t sequence, int32_t position, void* buffer,
                                              size_t capacity, size_t* size, engine_error* error);
 
-/* The same through a callback, which gets all bytes in order in one or more calls (STOPPED if one of them fails), and into a
- * file, which is replaced in one act: whatever happens, it holds the old session or the new one, whole; with OK the new one is
- * on the disk. A new file is readable by its owner only, an old one keeps its mode; a symbolic link is replaced, not followed.
- * Errors besides: IO, NOT_FOUND. */
+/* The same through a callback, which gets all bytes in order in one or more calls (STOPPED if one fails), and into a file, which
+ * is replaced in one act: it holds the old session or the new one, whole; with OK the new one is on the disk. A new file is its
+ * owner's to read only, an old one keeps its mode; a symbolic link is replaced, not followed. Errors besides: IO, NOT_FOUND. */
 ENGINE_API engine_status engine_session_save_callback(engine* e, engine_request id, int32_t sequence, int32_t position,
                                                       engine_write_fn write, void* user, engine_error* error);
 ENGINE_API engine_status engine_session_save_file(engine* e, engine_request id, int32_t sequence, int32_t position,
                                                   const char* path, engine_error* error);
 
-/* What is not in a session, since it is the host's to say; the fields mean what they mean in engine_request_params. */
+/* What is not in a session, since it is the host's to say: fields as in engine_request_params. */
 typedef struct engine_session_params {
     uint32_t struct_size;
     int32_t keep;          /* Default: 0 */
@@ -570,9 +526,8 @@ ENGINE_API engine_status engine_session_params_init(engine_session_params* param
  * final event waits to be polled, and with `keep` its tokens can be read and forked, for a next turn. `params`: NULL for the
  * defaults. Errors: WRONG_MODEL; TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, INVALID_UTF8, TOKEN_OUT_OF_RANGE for bytes
  * that are no whole, undamaged session; those of engine_submit: nothing was taken in. */
-ENGINE_API engine_status engine_session_restore(engine* e, const void* bytes, size_t size,
-                                                const engine_session_params* params, engine_request* id,
-                                                engine_error* error);
+ENGINE_API engine_status engine_session_restore(engine* e, const void* bytes, size_t size, const engine_session_params* params,
+                                                engine_request* id, engine_error* error);
 
 /* The same through a read callback over `size` bytes, and from a file. Errors besides: IO, NOT_FOUND. */
 ENGINE_API engine_status engine_session_restore_callback(engine* e, engine_read_fn read, void* user, uint64_t size,
@@ -586,9 +541,9 @@ ENGINE_API engine_status engine_session_restore_file(engine* e, const char* path
 typedef struct engine_step_params {
     uint32_t struct_size;
     int32_t max_threads; /* at most this many threads in this step; 0: all. Default: 0 */
-    int64_t budget_us;   /* 0: one whole pass. Otherwise passes are computed until this many microseconds are over (a pass is
-                            cut after any tile and goes on in the next step) or there is no more work; at least one tile
-                            is computed, or awaited from workers until the budget is over. Default: 0 */
+    int64_t budget_us;   /* 0: one whole pass. Otherwise passes until so many microseconds are over (one is cut after any tile,
+                            and goes on in the next step) or there is no more work; at least one tile is computed, or awaited
+                            from workers until the budget is over. Default: 0 */
 } engine_step_params;
 ENGINE_API engine_status engine_step_params_init(engine_step_params* params, size_t size);
 
@@ -603,8 +558,7 @@ typedef struct engine_step_report {
     int32_t free_blocks;      /* of the KV cache, not in use; what they hold may still be found */
     int64_t time_us;          /* of this step */
     int64_t worst_tile_us;    /* longest piece between two looks at the clock */
-    int64_t next_step_us;     /* 0: there is work now; -1: none until something is submitted or polled; otherwise none for so
-                                 long, when a deadline is over */
+    int64_t next_step_us;     /* 0: there is work now; -1: none until a submission or poll; else none for so long: a deadline's */
     int32_t paused;           /* sequences */
     int32_t preemptions;      /* in this step */
 } engine_step_report;
@@ -612,8 +566,8 @@ ENGINE_API engine_status engine_step_report_init(engine_step_report* report, siz
 
 /* Does the next piece of work. params and report may be NULL. Never waits for work, calls no callback but parallel_for and
  * clock, allocates nothing. Its status is about the engine: a request's failure is an event. After INTERNAL every live request
- * has its final event (ENGINE_FINISH_ERROR). BUSY, STRUCT_SIZE and INVALID_ARGUMENT leave the report as it was.
- * Errors: BUSY, UNUSABLE, INTERNAL, INVALID_ARGUMENT, STRUCT_SIZE. */
+ * has its final event (ENGINE_FINISH_ERROR).
+ * Errors: UNUSABLE, INTERNAL; BUSY, STRUCT_SIZE and INVALID_ARGUMENT, which leave the report as it was. */
 ENGINE_API engine_status engine_step(engine* e, const engine_step_params* params, engine_step_report* report);
 
 enum {
@@ -659,14 +613,12 @@ typedef struct engine_logprob {
 } engine_logprob;
 
 /* Hands over events, oldest first, as many as fit `events` (capacity of event_size bytes each) and `bytes` (8-byte aligned; text
- * and log-probabilities, each payload padded to a multiple of 8). *count events were written and *bytes_used bytes. The first
- * event whose payload doesn't fit stays with all after it, and *bytes_needed is its size (else 0). Nothing is dropped: a request
- * whose events fill their room (64 tokens at least) sits out of passes until it is polled. Any of the pointers to counts may be
- * NULL. Polling the last event of a request without `keep` releases it.
+ * and log-probabilities, each payload padded to a multiple of 8): *count events and *bytes_used bytes. The first whose payload
+ * doesn't fit stays with all after it, and *bytes_needed is its size (else 0); counts may be NULL. Nothing is dropped: a request
+ * whose events fill their room (64 tokens at least) sits out of passes until polled. Its last event releases it unless `keep`.
  * Errors: BUFFER_TOO_SMALL only if nothing was written because the first payload doesn't fit; INVALID_ARGUMENT, STRUCT_SIZE. */
-ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_size, size_t capacity,
-                                            size_t* count, void* bytes, size_t bytes_capacity, size_t* bytes_used,
-                                            size_t* bytes_needed);
+ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, size_t event_size, size_t capacity, size_t* count,
+                                            void* bytes, size_t bytes_capacity, size_t* bytes_used, size_t* bytes_needed);
 
 /* ---------------------------------------------------------------------------------------------------------------- figures */
 
@@ -674,10 +626,7 @@ ENGINE_API engine_status engine_poll_tokens(engine* e, engine_event* events, siz
 typedef struct engine_distribution {
     uint64_t count;
     double mean;
-    int64_t p50;
-    int64_t p90;
-    int64_t p99;
-    int64_t max;
+    int64_t p50, p90, p99, max;
 } engine_distribution;
 
 /* Counters since the engine was made, and sizes as they are now. */
@@ -704,8 +653,7 @@ typedef struct engine_stats {
     uint64_t preempted_tokens;   /* that those who were preempted had in the KV cache; much of it is found again */
     uint64_t evicted_blocks;     /* out of the prefix cache */
     uint64_t copied_blocks;      /* on write, since others share them */
-    uint64_t steps;
-    uint64_t passes;
+    uint64_t steps, passes;
     int64_t worst_tile_us;       /* longest piece between two looks at the clock */
     engine_distribution ttft_us;  /* time to first token: from a submission to the first token of each sequence */
     engine_distribution itl_us;   /* inter-token latency: between two tokens of a sequence */
@@ -727,16 +675,14 @@ typedef struct engine_stats {
 ENGINE_API engine_status engine_stats_init(engine_stats* stats, size_t size);
 ENGINE_API engine_status engine_get_stats(engine* e, engine_stats* stats);
 
-/* The same figures, with whole histograms, as Prometheus text (exposition format 0.0.4) to be served by the host, or read by
- * people. The names are those that inference servers use, with the prefix treadle_. *size is the length of the text, also with
- * BUFFER_TOO_SMALL (then nothing is written); leave some room, since digits grow. No zero byte is added. `text` may be NULL if
- * capacity is 0. */
+/* The same figures, with whole histograms, as Prometheus text (exposition format 0.0.4), under the names of inference servers
+ * with the prefix treadle_. *size is the length of the text, also with BUFFER_TOO_SMALL (then nothing is written); leave some
+ * room, since digits grow. No zero byte is added. `text` may be NULL if capacity is 0. */
 ENGINE_API engine_status engine_metrics_text(engine* e, char* text, size_t capacity, size_t* size);
 
-/* Writes what the engine did and when as Chrome trace JSON, which opens in Perfetto and chrome://tracing: the phases of steps,
- * and per sequence its waiting, its pieces of prompt, its tokens and preemptions. It has the newest engine_params.trace_events
- * events; without any it is an empty trace. `write` is called in pieces of up to 64 KiB; steps may run meanwhile. It may
- * call the engine, but not engine_destroy. Errors: STOPPED, NOMEM. */
+/* Writes what the engine did and when as Chrome trace JSON (for Perfetto and chrome://tracing): the phases of steps, and of each
+ * sequence its waiting, pieces of prompt, tokens and preemptions; the newest engine_params.trace_events of them, perhaps none.
+ * `write` gets at most 64 KiB a call. Steps may run meanwhile; it may call all but engine_destroy. Errors: STOPPED, NOMEM. */
 ENGINE_API engine_status engine_trace_write(engine* e, engine_write_fn write, void* user);
 
 /* -------------------------------------------------------------------------------------------------------------- planning */
@@ -748,8 +694,7 @@ enum {
     ENGINE_KV_TBQ4 = 2  /* 66 bytes per 128 values; 34 bytes per 64 where head_dim is 64 */
 };
 
-/* A model, a machine and a load. The shape of the cache is given as layers, kv_heads and head_dim, or as kv_token_bytes_f16 with
- * layers and kv_heads 0. */
+/* A model, a machine and a load. The cache is layers, kv_heads and head_dim, or kv_token_bytes_f16 and head_dim, the others 0. */
 typedef struct engine_plan_params {
     uint32_t struct_size;
     int32_t layers;               /* that keep keys and values */
@@ -782,15 +727,13 @@ typedef struct engine_plan {
     double pass_us;                   /* the longer of the first two, and the third */
     double tokens_per_second;         /* batch / pass_us */
     double tokens_per_second_max;     /* that no batch exceeds */
-    int64_t crossover_batch;          /* from which on batching is no longer nearly free: computing takes as long as reading the
-                                         weights */
+    int64_t crossover_batch;          /* where batching stops being nearly free: computing takes as long as reading the weights */
     int64_t crossover_batch_context;  /* the same with the KV reads of context_tokens, which move it down */
 } engine_plan;
 ENGINE_API engine_status engine_plan_init(engine_plan* plan, size_t size);
 
 /* What a batch yields and what fits, before anything is loaded: pass_us = max(weight_bytes / bandwidth, batch * token_flops /
- * usable_flops) + batch * context_tokens * kv_token_bytes / bandwidth. Errors: INVALID_ARGUMENT and LIMIT with field and value,
- * STRUCT_SIZE. */
+ * usable_flops) + batch * context_tokens * kv_token_bytes / bandwidth. Errors: INVALID_ARGUMENT, LIMIT, STRUCT_SIZE. */
 ENGINE_API engine_status engine_plan_capacity(const engine_plan_params* params, engine_plan* plan, engine_error* error);
 
 #ifdef __cplusplus

@@ -75,7 +75,7 @@ Status make_engine(MemorySet& memory, const EngineModel& model, int32_t model_co
     TREADLE_TRY(check_params(params, model_context, error));
     if (params.context_length == 0) params.context_length = model_context;
     if (params.kv_blocks == 0)
-        params.kv_blocks = blocks_for(std::max(params.context_length, default_pool_tokens_min) + 1);
+        params.kv_blocks = blocks_of(std::max(params.context_length, default_pool_tokens_min));
     params.max_sequences = std::min(params.max_sequences, params.max_requests * limits::samples_max);
     if (params.watermark_blocks < 0)
         params.watermark_blocks = std::min(params.kv_blocks / 20, params.max_sequences);

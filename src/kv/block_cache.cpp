@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <compare>
 #include <cstring>
 #include <utility>
 
@@ -12,11 +13,34 @@ namespace treadle {
 namespace {
 
 constexpr size_t root_lists = 256;
-constexpr int32_t siblings_looked_at =
-    64;  // for a partial match: bounds a lookup below a block that thousands continue
 
 uint64_t mixed(const CacheScope& scope) {
     return (scope.salt + (scope.is_private ? 1 : 0)) * 0x9E3779B97F4A7C15u ^ scope.salt >> 29;
+}
+
+// Which of two siblings is above the other in their tree: as good as random, so that the tree is as good as balanced.
+uint32_t priority(int32_t block) {
+    uint32_t bits = static_cast<uint32_t>(block) * 0x9E3779B1u;
+    bits = (bits ^ bits >> 15) * 0x85EBCA6Bu;
+    return bits ^ bits >> 13;
+}
+
+// How the tokens of one thing stand to those of another: so many are equal at the beginning, and it comes before, after, or is
+// the same.
+struct TokenOrder {
+    int32_t equal;
+    std::strong_ordering order;
+};
+
+TokenOrder compare(std::span<const int32_t> a, std::span<const int32_t> b) {
+    const size_t most = std::min(a.size(), b.size());
+    size_t equal = 0;
+    while (equal < most && a[equal] == b[equal]) equal++;
+    return {static_cast<int32_t>(equal), equal < most ? a[equal] <=> b[equal] : a.size() <=> b.size()};
+}
+
+std::strong_ordering compare(const CacheScope& a, const CacheScope& b) {
+    return a.salt != b.salt ? a.salt <=> b.salt : a.is_private <=> b.is_private;
 }
 
 }  // namespace
@@ -36,10 +60,11 @@ BlockCache::BlockCache(Memory* memory, int32_t blocks, int32_t cached_max, int32
                  .written = 0,
                  .linked = false,
                  .hashed = false,
+                 .alone = false,
                  .parent = none,
                  .child = none,
-                 .older_sibling = none,
-                 .newer_sibling = none,
+                 .left = none,
+                 .right = none,
                  .next_in_bucket = none,
                  .older = none,
                  .newer = none,
@@ -167,7 +192,7 @@ size_t BlockCache::bucket(int32_t parent, const CacheScope& scope, const int32_t
     return hash64(tokens, size * sizeof(int32_t), seed) & (buckets_.size() - 1);
 }
 
-int32_t& BlockCache::first_child(int32_t parent, const CacheScope& scope) {
+int32_t& BlockCache::root_of(int32_t parent, const CacheScope& scope) {
     return parent == none ? roots_[mixed(scope) >> 32 & (root_lists - 1)] : at(parent).child;
 }
 
@@ -181,52 +206,104 @@ int32_t BlockCache::find_full(int32_t parent, const CacheScope& scope, const int
     return none;
 }
 
-// The continuation of `parent` that shares the longest beginning with `tokens`; of equals one that ends just there, since
-// it can be appended to without a copy.
-int32_t BlockCache::find_partial(int32_t parent, const CacheScope& scope, std::span<const int32_t> tokens,
-                                 int32_t* count) {
+// A continuation of `parent` that shares the longest beginning with `tokens`. Those that share most stand next to the place of
+// `tokens` in the order, and the way to that place passes both neighbours.
+int32_t BlockCache::nearest(int32_t parent, const CacheScope& scope, std::span<const int32_t> tokens,
+                            int32_t* equal) {
     int32_t best = none;
-    int32_t best_count = 0;
-    int32_t looked_at = 0;
-    for (int32_t i = first_child(parent, scope); i != none && looked_at < siblings_looked_at;
-         i = at(i).older_sibling, looked_at++) {
+    *equal = 0;
+    for (int32_t i = root_of(parent, scope); i != none;) {
         const Block& block = at(i);
-        if (!(block.scope == scope)) continue;
-        const size_t most = std::min(tokens.size(), static_cast<size_t>(block.filled));
-        const auto equal = static_cast<int32_t>(
-            std::mismatch(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(most), block.tokens)
-                .first -
-            tokens.begin());
-        if (equal > best_count || (equal == best_count && best != none && block.filled == equal)) {
-            best = i;
-            best_count = equal;
+        std::strong_ordering order = compare(scope, block.scope);
+        if (order == 0) {
+            const TokenOrder found = compare(tokens, block.findable());
+            order = found.order;
+            if (found.equal > *equal || order == 0) {
+                best = i;
+                *equal = found.equal;
+            }
+        }
+        if (order == 0) break;
+        i = order < 0 ? block.left : block.right;
+    }
+    return best;
+}
+
+// Of those that share the longest beginning with `tokens` one that ends just there, if there is one, since it can be appended
+// to without a copy: it stands where the beginning itself would.
+int32_t BlockCache::find_partial(int32_t parent, const CacheScope& scope, std::span<const int32_t> tokens,
+                                 int32_t* equal) {
+    const int32_t block = nearest(parent, scope, tokens, equal);
+    if (block == none || at(block).filled == *equal) return block;
+    return nearest(parent, scope, tokens.first(static_cast<size_t>(*equal)), equal);
+}
+
+bool BlockCache::before(int32_t a, int32_t b) const {
+    const std::strong_ordering scopes = compare(at(a).scope, at(b).scope);
+    if (scopes != 0) return scopes < 0;
+    const std::strong_ordering tokens = compare(at(a).findable(), at(b).findable()).order;
+    return tokens == 0 ? a < b : tokens < 0;
+}
+
+// As far down as its priority wants it; what was there is parted into what comes before it and what after.
+void BlockCache::insert_sibling(int32_t block) {
+    int32_t* place = &root_of(at(block).parent, at(block).scope);
+    at(block).alone = *place == none;
+    if (*place != none) at(*place).alone = false;  // nobody else can be
+    while (*place != none && priority(*place) > priority(block))
+        place = before(block, *place) ? &at(*place).left : &at(*place).right;
+    int32_t rest = std::exchange(*place, block);
+    int32_t* less = &at(block).left;
+    int32_t* greater = &at(block).right;
+    while (rest != none) {
+        if (before(rest, block)) {
+            *less = rest;
+            less = &at(rest).right;
+            rest = *less;
+        } else {
+            *greater = rest;
+            greater = &at(rest).left;
+            rest = *greater;
         }
     }
-    *count = best_count;
-    return best_count == 0 ? none : best;
+    *less = *greater = none;
+}
+
+// While it still has the scope and the tokens that it was inserted with.
+void BlockCache::remove_sibling(int32_t block) {
+    int32_t* place = &root_of(at(block).parent, at(block).scope);
+    while (*place != block) place = before(block, *place) ? &at(*place).left : &at(*place).right;
+    int32_t less = at(block).left;
+    int32_t greater = at(block).right;
+    while (less != none && greater != none) {
+        if (priority(less) > priority(greater)) {
+            *place = less;
+            place = &at(less).right;
+            less = *place;
+        } else {
+            *place = greater;
+            place = &at(greater).left;
+            greater = *place;
+        }
+    }
+    *place = less == none ? greater : less;
+    at(block).left = at(block).right = none;
 }
 
 void BlockCache::link(int32_t block, int32_t parent, const CacheScope& scope) {
     Block& linked = at(block);
-    int32_t& newest = first_child(parent, scope);
     linked.linked = true;
     linked.parent = parent;
     linked.scope = scope;
     linked.child = none;
-    linked.newer_sibling = none;
-    linked.older_sibling = newest;
-    if (newest != none) at(newest).newer_sibling = block;
-    newest = block;
+    insert_sibling(block);
 }
 
 void BlockCache::unlink(int32_t block) {
-    Block& linked = at(block);
-    if (linked.hashed) unhash(block);
-    (linked.newer_sibling == none ? first_child(linked.parent, linked.scope)
-                                  : at(linked.newer_sibling).older_sibling) = linked.older_sibling;
-    if (linked.older_sibling != none) at(linked.older_sibling).newer_sibling = linked.newer_sibling;
-    linked.older_sibling = linked.newer_sibling = linked.parent = none;
-    linked.linked = false;
+    if (at(block).hashed) unhash(block);
+    remove_sibling(block);
+    at(block).parent = none;
+    at(block).linked = false;
 }
 
 void BlockCache::unhash(int32_t block) {
@@ -290,7 +367,7 @@ int32_t BlockCache::preparable(const BlockTable& table) const {
     return static_cast<int32_t>(std::min<int64_t>(end, INT32_MAX));
 }
 
-bool BlockCache::prepare(BlockTable* table, int32_t end, std::pmr::vector<CopyPlan>* copies) {
+bool BlockCache::prepare(BlockTable* table, int32_t end, std::pmr::vector<BlockCopy>* copies) {
     if (end <= table->tokens) return true;
     const auto first = static_cast<size_t>(table->tokens / size);
     const bool copy = tail_needs_copy(*table);
@@ -319,7 +396,10 @@ bool BlockCache::prepare(BlockTable* table, int32_t end, std::pmr::vector<CopyPl
 void BlockCache::truncate(int32_t block, int32_t filled) {
     evict_continuations(block);
     if (at(block).hashed) unhash(block);
+    const bool linked = at(block).linked;
+    if (linked) remove_sibling(block);
     at(block).filled = at(block).written = filled;
+    if (linked) insert_sibling(block);
 }
 
 void BlockCache::end_copies() {
@@ -327,9 +407,9 @@ void BlockCache::end_copies() {
     sources_.clear();
 }
 
-void BlockCache::cancel_copy(BlockTable* table, std::pmr::vector<CopyPlan>* copies) {
+void BlockCache::cancel_copy(BlockTable* table, std::pmr::vector<BlockCopy>* copies) {
     for (size_t i = 0; i < copies->size(); i++) {
-        const CopyPlan copy = (*copies)[i];
+        const BlockCopy copy = (*copies)[i];
         const auto place = std::find(table->blocks.begin(), table->blocks.end(), copy.to);
         if (place == table->blocks.end()) continue;
         *place = copy.from;  // with the reference of sources_
@@ -362,10 +442,13 @@ void BlockCache::commit_block(const int32_t* tokens, int32_t filled, size_t inde
         return;
     }
     Block& block = at(own);
-    if (!block.linked) link(own, parent, table->scope);
+    const bool moves = block.linked && !block.alone;  // its place is where its tokens say
+    if (moves) remove_sibling(own);
     std::copy(tokens + block.filled, tokens + filled, block.tokens + block.filled);
     block.filled = filled;
     block.written = std::max(block.written, filled);
+    if (moves) insert_sibling(own);
+    if (!block.linked) link(own, parent, table->scope);
     if (filled < size) return;
     int32_t& first = buckets_[bucket(parent, table->scope, block.tokens)];
     block.next_in_bucket = first;
@@ -409,6 +492,23 @@ void BlockCache::return_references(const BlockTable& table) {
     for (const int32_t block : table.blocks) at(block).references++;
 }
 
+// What stands below it in the tree of its siblings has its parent, less priority, and is on the right side; what continues it
+// names it. Counts them.
+bool BlockCache::consistent_links(int32_t block, int32_t* below) const {
+    const Block& entry = at(block);
+    if (entry.alone && (entry.left != none || entry.right != none)) return false;
+    for (const int32_t side : {entry.left, entry.right}) {
+        if (side == none) continue;
+        if (!at(side).linked || at(side).alone || at(side).parent != entry.parent ||
+            priority(side) >= priority(block) || before(side, block) != (side == entry.left))
+            return false;
+        ++*below;
+    }
+    if (entry.child == none) return true;
+    ++*below;
+    return at(entry.child).linked && at(entry.child).parent == block;
+}
+
 // Its list has the free blocks that it counts; of one that is away, nobody knows a block.
 bool BlockCache::consistent_slab(int32_t index, int32_t* free) const {
     const Slab& slab = slabs_[static_cast<size_t>(index)];
@@ -425,7 +525,7 @@ bool BlockCache::consistent_slab(int32_t index, int32_t* free) const {
 
 bool BlockCache::consistent(int64_t held) const {
     int64_t references = 0;
-    int32_t holding = 0, cached = 0, hashed = 0, linked = 0;
+    int32_t holding = 0, cached = 0, hashed = 0, linked = 0, placed = 0;
     for (int32_t i = 0; i < total(); i++) {
         const Block& block = at(i);
         if (block.references < 0 || block.filled > block.written || block.written > size) return false;
@@ -434,11 +534,13 @@ bool BlockCache::consistent(int64_t held) const {
             const Block& parent = at(block.parent);
             if (!parent.hashed || parent.references < (block.references > 0 ? 1 : 0)) return false;
         }
+        if (block.linked && !consistent_links(i, &placed)) return false;
         references += block.references;
         holding += block.references > 0 ? 1 : 0;
         hashed += block.hashed ? 1 : 0;
         linked += block.linked ? 1 : 0;
     }
+    for (const int32_t root : roots_) placed += root == none ? 0 : 1;
     for (int32_t i = oldest_; i != none; i = at(i).newer, cached++)
         if (at(i).references != 0 || !at(i).linked || at(i).scope.is_private) return false;
     if (oldest_ != none && at(oldest_).child != none) return false;
@@ -449,7 +551,7 @@ bool BlockCache::consistent(int64_t held) const {
     for (const int32_t first : buckets_)
         for (int32_t i = first; i != none; i = at(i).next_in_bucket) in_buckets++;
     return cached == cached_count_ && holding + cached + free_count_ == present() && free == free_count_ &&
-           references == held && in_buckets == hashed && linked >= hashed;
+           references == held && in_buckets == hashed && placed == linked;
 }
 
 }  // namespace treadle

@@ -17,7 +17,9 @@
 //
 // Invariants: free + held + cached + away = total. Who holds a block holds all blocks before it. A cached block is released after
 // those that continue it, so the least recently used one continues nowhere: eviction takes leaves first, in constant time.
-// A lookup compares the tokens themselves; a hash only finds the place to look. Nothing allocates after creation.
+// A lookup compares the tokens themselves; a hash only finds the place to look. What continues one block, or begins, is a search
+// tree ordered by tokens (a treap): the longest common beginning is on the way to where the tokens would stand, however many
+// there are. Nothing allocates after creation.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "base/block_copy.h"
 #include "base/limits.h"
 #include "base/memory.h"
 
@@ -43,11 +46,6 @@ struct BlockTable {
     std::pmr::vector<int32_t> blocks;
     int32_t tokens = 0;  // positions that are computed; a last block may be prepared beyond
     CacheScope scope;
-};
-
-struct CopyPlan {
-    int32_t from;
-    int32_t to;
 };
 
 class BlockCache {
@@ -71,7 +69,7 @@ public:
 
     // Makes positions table.tokens … end - 1 writable: takes blocks, evicting cached ones, and copies a last block that others
     // share; the copy must run at the start of the pass that writes. False: too few blocks, nothing was changed.
-    [[nodiscard]] bool prepare(BlockTable* table, int32_t end, std::pmr::vector<CopyPlan>* copies);
+    [[nodiscard]] bool prepare(BlockTable* table, int32_t end, std::pmr::vector<BlockCopy>* copies);
     int32_t blocks_needed(const BlockTable& table,
                           int32_t end) const;           // that prepare would take, a copy among them
     int32_t preparable(const BlockTable& table) const;  // the largest `end` that prepare can serve now
@@ -79,7 +77,7 @@ public:
     // The pass that was prepared for has ended: the blocks that it copied from are let go. Before any commit or release.
     void end_copies();
     // The plan is changed before it ran: a table's copy is taken back, and must be released.
-    void cancel_copy(BlockTable* table, std::pmr::vector<CopyPlan>* copies);
+    void cancel_copy(BlockTable* table, std::pmr::vector<BlockCopy>* copies);
 
     // Positions up to `computed` now hold `tokens`: makes them findable. Where another sequence computed the same block
     // meanwhile, that one takes its place in the table.
@@ -122,15 +120,18 @@ private:
         int32_t written;  // positions that are written or being written: at least `filled`
         bool linked;      // it stands in the forest: below `parent`, or a root
         bool hashed;      // it is full, and in a bucket
+        bool alone;       // it has no sibling; false is always safe
         int32_t parent;
-        int32_t child;  // the newest of those that continue it
-        int32_t older_sibling;
-        int32_t newer_sibling;
+        int32_t child;  // the root of the tree of those that continue it
+        int32_t left;  // below it in the tree of its siblings: those that come before it by scope and tokens,
+        int32_t right;  // and those that come after it
         int32_t next_in_bucket;
         int32_t older;  // among the cached; of a free one, the next in its slab's list
         int32_t newer;
         CacheScope scope;
         int32_t tokens[size];
+
+        std::span<const int32_t> findable() const { return {tokens, static_cast<size_t>(filled)}; }
     };
 
     struct Slab {
@@ -150,16 +151,21 @@ private:
     bool appendable(int32_t block, int32_t filled) const;
     bool tail_needs_copy(const BlockTable& table) const;
     void truncate(int32_t block, int32_t filled);
+    bool consistent_links(int32_t block, int32_t* below) const;
     bool consistent_slab(int32_t slab, int32_t* free) const;
 
     size_t bucket(int32_t parent, const CacheScope& scope, const int32_t* tokens) const;
-    int32_t& first_child(int32_t parent, const CacheScope& scope);
+    int32_t& root_of(int32_t parent, const CacheScope& scope);
     int32_t find_full(int32_t parent, const CacheScope& scope, const int32_t* tokens) const;
+    int32_t nearest(int32_t parent, const CacheScope& scope, std::span<const int32_t> tokens, int32_t* equal);
     int32_t find_partial(int32_t parent, const CacheScope& scope, std::span<const int32_t> tokens,
-                         int32_t* count);
+                         int32_t* equal);
     void commit_block(const int32_t* tokens, int32_t filled, size_t index, BlockTable* table);
     void link(int32_t block, int32_t parent, const CacheScope& scope);
     void unlink(int32_t block);
+    bool before(int32_t a, int32_t b) const;  // in the order of siblings
+    void insert_sibling(int32_t block);
+    void remove_sibling(int32_t block);
     void unhash(int32_t block);
 
     void append_cached(int32_t block, bool as_oldest);
@@ -173,7 +179,7 @@ private:
     AlignedArray<Block> blocks_;
     AlignedArray<Slab> slabs_;
     AlignedArray<int32_t> buckets_;      // of full blocks, a power of two
-    AlignedArray<int32_t> roots_;        // newest first block by salt, a power of two
+    AlignedArray<int32_t> roots_;        // trees of first blocks by salt, a power of two
     std::pmr::vector<int32_t> sources_;  // held for the copies of the pass under way
     int32_t slab_shift_;
     int32_t slab_to_take_from_ = 0;  // no slab before it has a free block

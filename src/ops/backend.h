@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/block_copy.h"
 #include "base/hooks.h"
 #include "base/limits.h"
 #include "base/memory.h"
@@ -78,11 +79,6 @@ constexpr int64_t block_table_capacity(int32_t rows, int32_t blocks) {
     const int64_t most = int64_t{4} * blocks + (1 << 18);
     return all < most ? all : most;
 }
-
-struct BlockCopy {
-    int32_t from;
-    int32_t to;
-};
 
 struct GroupInput {
     std::span<const int32_t> slots;        // (tokens) block * 16 + position % 16, or -1: don't write

@@ -27,7 +27,7 @@ int32_t Sequence::blocks_most() const {
 
 int64_t beam_blocks(int32_t width, int32_t prompt_tokens, int32_t limit) {
     const int32_t shared = prompt_tokens / limits::kv_block_tokens;
-    return shared + int64_t{width} * (blocks_of(limit - 1) - shared + 1);
+    return shared + int64_t{width} * (blocks_of(positions_of(limit)) - shared + 1);
 }
 
 bool ranks_before(const Sequence& a, const Sequence& b) {

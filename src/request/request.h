@@ -85,6 +85,9 @@ struct SequenceRecord {
 struct Request;
 class SequenceQueue;
 
+// Positions that a sequence of so many tokens computes until it is full: nothing follows the last token, so it is never computed.
+constexpr int32_t positions_of(int32_t tokens) { return tokens - 1; }
+
 struct Sequence {
     // `prompt` is all it begins with; there is room for `limit` tokens in all.
     Sequence(Memory* memory, Request* of, int32_t index, std::pmr::vector<int32_t>&& prompt, int32_t limit,
@@ -101,9 +104,9 @@ struct Sequence {
     bool runnable() const { return room.has_room(); }
     bool is_pin() const;
     bool is_whole_pin() const { return is_pin() && cache.tokens == length(); }
-    // Positions that it computes in all, if it gets as long as it may, and the blocks they fill. The last token of a full
-    // sequence is never computed; a pin's are all. Of a beam search the first sequence stands for the prompt too.
-    int32_t positions_most() const { return is_pin() ? length() : limit - 1; }
+    // Positions that it computes in all, if it gets as long as it may, and the blocks they fill. A pin's are all computed. Of a
+    // beam search the first sequence stands for the prompt too.
+    int32_t positions_most() const { return is_pin() ? length() : positions_of(limit); }
     int32_t blocks_most() const;
 
     Request* request;

@@ -26,8 +26,8 @@ Runner::Runner(Memory* memory, Backend* backend, const RopeTable* rope, const Cl
 void Runner::begin(const StepPlan& plan) {
     rows_ = table_blocks_ = works_ = logits_ = rope_rows_ = 0;
     for (const PlanRow& row : plan.rows) add(row);
-    copy_count_ = 0;
-    for (const CopyPlan& copy : plan.copies) copies_[copy_count_++] = {copy.from, copy.to};
+    copy_count_ = plan.copies.size();
+    std::copy(plan.copies.begin(), plan.copies.end(), copies_.begin());
     under_way_ = true;
     backend_begun_ = false;
 }

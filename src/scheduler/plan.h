@@ -25,7 +25,7 @@ struct PlanRow {
 struct StepPlan {
     explicit StepPlan(Memory* memory) : rows(memory), copies(memory) {}
     std::pmr::vector<PlanRow> rows;
-    std::pmr::vector<CopyPlan> copies;  // run first
+    std::pmr::vector<BlockCopy> copies;  // run first
     int32_t tokens = 0;
     int32_t logit_rows = 0;
     int32_t decodes = 0;       // rows of sequences that generate

@@ -52,8 +52,6 @@ bool waits_for(const Sequence& sequence, const Sequence& producer) {
 
 }  // namespace
 
-int32_t blocks_for(int32_t tokens) { return blocks_of(tokens - 1); }
-
 Scheduler::Scheduler(Memory* memory, const SchedulerParams& params, BlockCache* cache,
                      SchedulerObserver* observer)
     : params_(params), cache_(cache), observer_(observer), running_(memory), order_(memory) {

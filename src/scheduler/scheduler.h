@@ -163,7 +163,4 @@ private:
     bool stalled_ = false;    // the last plan was empty, and nothing has happened since
 };
 
-// Blocks that a sequence of so many tokens fills at most: the last token of a full sequence is never computed.
-int32_t blocks_for(int32_t tokens);
-
 }  // namespace treadle

@@ -58,19 +58,12 @@ std::vector<int32_t> some_prompt() {
 std::vector<Row> search(int32_t hog_every, int32_t chunk, uint64_t* preemptions) {
     TestAllocator allocator;
     MemorySet memory(allocator.hooks());
-    Owned<Backend> backend;
-    Owned<Engine> engine;
-    REQUIRE(model().model().weight_store().make_backend({2, {}, system_clock()}, memory, &backend, nullptr) ==
-            Status::OK);
     EngineParams params;
     params.max_sequences = 8;
     params.max_batch_tokens = chunk;
     params.kv_blocks = 22;
     params.threads = 2;
-    params.clock = system_clock();
-    REQUIRE(make_engine(memory, {&model().program(), &model().model().rope_table(), &model().vocabulary()},
-                        model().model().hyper_parameters().context, params, std::move(backend), &engine,
-                        nullptr) == Status::OK);
+    const Owned<Engine> engine = make_engine_over(model(), memory, params);
     const auto submit = [&](int32_t width, size_t tokens, int32_t max_tokens, Priority priority) {
         RequestParams asked(&memory.other);
         asked.sampling.temperature = 0;

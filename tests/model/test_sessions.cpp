@@ -32,19 +32,10 @@ public:
 
 struct Host {
     explicit Host(const LoadedModel& model) {
-        Error error;
-        Owned<Backend> backend;
-        REQUIRE(model.model().weight_store().make_backend({1, {}, system_clock()}, memory, &backend,
-                                                          &error) == Status::OK);
         EngineParams params;
         params.context_length = 512;
         params.kv_blocks = 128;
-        params.clock = system_clock();
-        const EngineModel parts = {&model.program(), &model.model().rope_table(), &model.vocabulary(),
-                                   model.model().facts().fingerprint,
-                                   model.model().weight_store().numerics_id()};
-        REQUIRE(make_engine(memory, parts, model.model().hyper_parameters().context, params,
-                            std::move(backend), &engine, &error) == Status::OK);
+        engine = make_engine_over(model, memory, params);
     }
     bool step(size_t polls) {
         StepReport report;

@@ -61,17 +61,12 @@ World::Fit World::fit(const Submission& asked, const CacheScope& scope) const {
     return fit(asked, scope, asked.max_tokens < 0 ? INT32_MAX : prompt + asked.max_tokens);
 }
 
-// `inherited`: a fork's limit that its parent had, 0: it has one of its own.
-World::Fit World::fit(const Submission& asked, const CacheScope& scope, int32_t wanted,
-                      int32_t inherited) const {
+World::Fit World::fit(const Submission& asked, const CacheScope& scope, int32_t wanted) const {
     const EngineParams& params = driver_->params();
     const auto prompt = static_cast<int32_t>(asked.prompt.size());
-    Fit fit{.limit = inherited, .wanted = wanted};
-    if (inherited == 0) {
-        if (prompt >= params.context_length) return {.status = Status::PROMPT_TOO_LONG};
-        if (prompt >= params.kv_blocks * block) return {.status = Status::POOL_TOO_SMALL};
-        fit.limit = std::min({params.context_length, params.kv_blocks * block, wanted});
-    }
+    if (prompt >= params.context_length) return {.status = Status::PROMPT_TOO_LONG};
+    if (prompt >= params.kv_blocks * block) return {.status = Status::POOL_TOO_SMALL};
+    Fit fit{.limit = std::min({params.context_length, params.kv_blocks * block, wanted}), .wanted = wanted};
     const bool as_many_as_fit = wanted == INT32_MAX;
     if (asked.beam_width > params.max_sequences) return {.status = Status::INVALID_ARGUMENT};
     if (asked.beam_width > 1) fit.status = fit_search(asked, as_many_as_fit, params.kv_blocks, &fit.limit);

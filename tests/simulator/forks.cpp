@@ -51,9 +51,8 @@ void World::fork(Live& parent, int32_t sequence, int32_t position, bool own) {
                               static_cast<uint64_t>(position), parent.forks};
     asked.first_sample = hash64(words, sizeof words);
     asked.max_tokens = max_tokens == 0 ? -1 : max_tokens;
-    const bool inherits = max_tokens == 0 && position < parent.limit && !parent.is_pin();
-    const Fit room =
-        inherits ? fit(asked, parent.scope, parent.wanted, parent.limit) : fit(asked, parent.scope);
+    const bool inherits = max_tokens == 0 && position < parent.wanted && !parent.is_pin();
+    const Fit room = inherits ? fit(asked, parent.scope, parent.wanted) : fit(asked, parent.scope);
     coverage_->forks_refused += room.status != Status::OK ? 1 : 0;
     if (!accepted("fork", status, room.status)) return;
     coverage_->forks++;

@@ -184,7 +184,7 @@ private:
     void act_submit_without_memory();
 
     // fit.cpp
-    Fit fit(const Submission& asked, const CacheScope& scope, int32_t wanted, int32_t inherited = 0) const;
+    Fit fit(const Submission& asked, const CacheScope& scope, int32_t wanted) const;
     Fit fit(const Submission& asked, const CacheScope& scope) const;
     Status fit_search(const Submission& asked, bool as_many_as_fit, int32_t blocks, int32_t* limit) const;
     CacheScope scope_of(const Submission& asked) const;

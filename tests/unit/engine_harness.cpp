@@ -58,11 +58,6 @@ private:
     std::vector<int32_t> positions_;
 };
 
-class DropEvents final : public EventSink {
-public:
-    bool take(const EventNode&, std::span<const TokenLogprob>) override { return true; }
-};
-
 void require(Status status, const Error& error) {
     if (status != Status::OK)
         throw std::runtime_error(std::string(status_name(status)) + ": " + error.message);
@@ -78,7 +73,29 @@ Owned<Backend> backend_for(const LoadedModel& model, MemorySet& memory, const Se
     return backend;
 }
 
+Owned<Engine> engine_over(const LoadedModel& model, MemorySet& memory, const EngineParams& params,
+                          Owned<Backend> backend) {
+    Owned<Engine> engine;
+    Error error;
+    const EngineModel parts = {&model.program(), &model.model().rope_table(), &model.vocabulary(),
+                               model.model().facts().fingerprint, model.model().weight_store().numerics_id()};
+    require(make_engine(memory, parts, model.model().hyper_parameters().context, params, std::move(backend),
+                        &engine, &error),
+            error);
+    return engine;
+}
+
 }  // namespace
+
+Owned<Engine> make_engine_over(const LoadedModel& model, MemorySet& memory, EngineParams params,
+                               WeightStore* store) {
+    params.clock = system_clock();
+    Owned<Backend> backend;
+    Error error;
+    WeightStore& weights = store == nullptr ? model.model().weight_store() : *store;
+    require(weights.make_backend({params.threads, {}, params.clock}, memory, &backend, &error), error);
+    return engine_over(model, memory, params, std::move(backend));
+}
 
 LoadedModel::LoadedModel(FileReader& file, cpu::CpuTier tier) {
     Error error;
@@ -120,11 +137,7 @@ Outcome run_jobs(const LoadedModel& model, const std::vector<Job>& jobs, const S
     params.kv_blocks = setting.kv_blocks;
     params.threads = setting.threads;
     params.clock = hook;
-    Owned<Engine> engine;
-    require(
-        make_engine(memory, {&model.program(), &model.model().rope_table(), &model.vocabulary()},
-                    model.model().hyper_parameters().context, params, std::move(backend), &engine, &error),
-        error);
+    const Owned<Engine> engine = engine_over(model, memory, params, std::move(backend));
 
     std::vector<uint64_t> ids(jobs.size());
     const auto submit = [&](size_t order) {

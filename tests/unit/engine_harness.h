@@ -48,6 +48,15 @@ private:
 std::unique_ptr<LoadedModel> load_bytes(const Bytes& file, cpu::CpuTier tier = cpu::CpuTier::automatic);
 std::unique_ptr<LoadedModel> load_path(const char* path, cpu::CpuTier tier = cpu::CpuTier::automatic);
 
+class DropEvents final : public EventSink {
+public:
+    bool take(const EventNode&, std::span<const TokenLogprob>) override { return true; }
+};
+
+// An engine over the model and a backend of its own, on the system's clock. `store`: whose backend, if not the model's.
+Owned<Engine> make_engine_over(const LoadedModel& model, MemorySet& memory, EngineParams params,
+                               WeightStore* store = nullptr);
+
 // A clock that moves by a microsecond each time it is read, so that a budget of one microsecond cuts a pass after each tile.
 struct TickingClock {
     int64_t now_us = 0;

@@ -11,27 +11,15 @@
 
 namespace treadle::test {
 
-class DropEvents final : public EventSink {
-public:
-    bool take(const EventNode&, std::span<const TokenLogprob>) override { return true; }
-};
-
 // An engine of eight places over a loaded model.
 struct EngineHost {
     explicit EngineHost(const LoadedModel& model, int32_t kv_blocks = 64, int32_t max_requests = 1024) {
-        Error error;
-        Owned<Backend> backend;
-        REQUIRE(model.model().weight_store().make_backend({1, {}, system_clock()}, memory, &backend,
-                                                          &error) == Status::OK);
         EngineParams params;
         params.max_sequences = 8;
         params.max_batch_tokens = 48;
         params.kv_blocks = kv_blocks;
         params.max_requests = max_requests;
-        params.clock = system_clock();
-        REQUIRE(make_engine(memory, {&model.program(), &model.model().rope_table(), &model.vocabulary()},
-                            model.model().hyper_parameters().context, params, std::move(backend), &engine,
-                            &error) == Status::OK);
+        engine = make_engine_over(model, memory, params);
     }
     RequestParams asked(uint64_t seed, int32_t samples = 1) {
         RequestParams params(&memory.other);

@@ -423,7 +423,7 @@ TEST_CASE("beams: four of a prompt of 512 tokens hold at most 45% of the blocks 
     search.samples = 1;
     static_cast<void>(rig.submit(search));
     rig.run();
-    const int32_t copies = 4 * blocks_for(512 + 128);
+    const int32_t copies = 4 * blocks_of(positions_of(512 + 128));
     MESSAGE("blocks held at most: " << rig.peak_blocks << ", by copies: " << copies);
     CHECK(rig.peak_blocks > 40);
     CHECK(rig.peak_blocks * 100 <= copies * 45);

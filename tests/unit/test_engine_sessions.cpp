@@ -40,18 +40,10 @@ public:
 // An engine over the double of a backend.
 struct Rig {
     explicit Rig(const LoadedModel& model) : store(model.model().weight_store(), plan) {
-        Error error;
-        Owned<Backend> backend;
-        REQUIRE(store.make_backend({1, {}, system_clock()}, memory, &backend, &error) == Status::OK);
         EngineParams params;
         params.max_batch_tokens = 24;
         params.kv_blocks = 24;
-        params.clock = system_clock();
-        const EngineModel parts = {&model.program(), &model.model().rope_table(), &model.vocabulary(),
-                                   model.model().facts().fingerprint,
-                                   model.model().weight_store().numerics_id()};
-        REQUIRE(make_engine(memory, parts, model.model().hyper_parameters().context, params,
-                            std::move(backend), &engine, &error) == Status::OK);
+        engine = make_engine_over(model, memory, params, &store);
     }
     uint64_t submit(const std::vector<int32_t>& prompt, int32_t max_tokens) {
         RequestParams asked(&memory.other);

@@ -39,7 +39,7 @@ struct World {
         return true;
     }
     void run_copies() {
-        for (const CopyPlan& copy : copies)
+        for (const BlockCopy& copy : copies)
             contents[static_cast<size_t>(copy.to)] = contents[static_cast<size_t>(copy.from)];
         copies.clear();
     }
@@ -74,7 +74,7 @@ struct World {
     MemorySet memory{allocator.hooks()};
     BlockCache cache;
     std::vector<std::array<uint64_t, 16>> contents;
-    std::pmr::vector<CopyPlan> copies;
+    std::pmr::vector<BlockCopy> copies;
 };
 
 Tokens counting(int32_t count, int32_t from = 0) {
@@ -198,6 +198,60 @@ TEST_CASE("many short sequences leave a hot beginning in the cache") {
         world.cache.release(&table);
     }
     CHECK(world.found(hot) == 64);
+}
+
+TEST_CASE("of a thousand that continue one block, the one that shares most is found, to the token") {
+    for (const int32_t common : {0, 16}) {
+        CAPTURE(common);
+        World world(2100);
+        std::mt19937 random(7);
+        std::vector<Tokens> kept;
+        std::vector<BlockTable> tables;
+        const auto continuation = [&](uint32_t kinds) {  // few kinds of tokens, so that many begin alike
+            Tokens tokens = counting(common);
+            for (size_t more = 1 + random() % 16; more > 0; more--)
+                tokens.push_back(static_cast<int32_t>(random() % kinds));
+            return tokens;
+        };
+        const auto longest = [&](const Tokens& asked) {
+            int32_t most = 0;
+            for (const Tokens& tokens : kept) {
+                const size_t end = std::min(asked.size(), tokens.size());
+                size_t equal = 0;
+                while (equal < end && asked[equal] == tokens[equal]) equal++;
+                most = std::max(most, static_cast<int32_t>(equal));
+            }
+            return most;
+        };
+        for (int32_t i = 0; i < 1000; i++) {
+            kept.push_back(continuation(i % 2 == 0 ? 4 : 1000));
+            tables.push_back(world.table());
+            CHECK(world.compute(&tables.back(), kept.back(), static_cast<int32_t>(kept.back().size())));
+        }
+        for (int32_t i = 0; i < 1000; i++) {  // half of them grow, some go, some stay without a holder
+            const auto at = static_cast<size_t>(i);
+            if (i % 2 == 0 && kept[at].size() % 16 != 0) {
+                kept[at].push_back(static_cast<int32_t>(random() % 4));
+                CHECK(world.compute(&tables[at], kept[at], static_cast<int32_t>(kept[at].size())));
+            }
+            if (i % 3 == 0) world.cache.release(&tables[at]);
+        }
+        CHECK(world.cache.cached_blocks() > 200);
+        int64_t held = 0;
+        for (const BlockTable& table : tables) held += static_cast<int64_t>(table.blocks.size());
+        CHECK(world.cache.consistent(held));
+        for (int32_t i = 0; i < 1000; i++) {
+            Tokens asked = kept[random() % kept.size()];
+            asked.resize(static_cast<size_t>(common) + 1 + random() % 16, 5);
+            if (i % 2 == 0) asked = continuation(4);
+            CHECK(world.found(asked) == longest(asked));
+        }
+        world.cache.shrink(100);
+        for (BlockTable& table : tables) world.cache.release(&table);
+        world.cache.shrink(0);
+        CHECK(world.cache.free_blocks() == 2100);
+        CHECK(world.cache.consistent(0));
+    }
 }
 
 TEST_CASE("private blocks are found within their scope only, and go when nobody holds them") {

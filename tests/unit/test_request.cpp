@@ -33,6 +33,14 @@ struct Fixture {
 
 }  // namespace
 
+TEST_CASE("blocks for a sequence: the last token is never computed") {
+    Fixture fixture;
+    CHECK(fixture.make(1, 1)->sequences[0]->blocks_most() == 0);
+    CHECK(fixture.make(1, 2)->sequences[0]->blocks_most() == 1);
+    CHECK(fixture.make(1, 17)->sequences[0]->blocks_most() == 1);
+    CHECK(fixture.make(1, 18)->sequences[0]->blocks_most() == 2);
+}
+
 TEST_CASE("a request id goes stale when its slot is used again") {
     Fixture fixture;
     RequestTable table(&fixture.memory.other, 2);

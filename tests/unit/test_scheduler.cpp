@@ -10,13 +10,6 @@
 using namespace treadle;
 using Bench = test::SchedulerBench;
 
-TEST_CASE("blocks for a sequence: the last token is never computed") {
-    CHECK(blocks_for(1) == 0);
-    CHECK(blocks_for(2) == 1);
-    CHECK(blocks_for(17) == 1);
-    CHECK(blocks_for(18) == 2);
-}
-
 TEST_CASE("decode rows come first, prompts share what is left of the budget") {
     Bench bench(4, 10, 64);
     Sequence* first = bench.submit(4, 40);

@@ -137,7 +137,7 @@ Json run_lookup(const Flags& flags) {
     MemorySet memory(allocator.hooks());
     const int32_t blocks = (others + 1) * (tokens / block_tokens + 1);
     BlockCache cache(&memory.kv, blocks, blocks, 1);
-    std::pmr::vector<CopyPlan> copies(&memory.other);
+    std::pmr::vector<BlockCopy> copies(&memory.other);
     copies.reserve(1);
     test::Random random(1);
     std::vector<int32_t> prompt;
