@@ -275,7 +275,8 @@ typedef struct engine engine; /* a KV cache, a scheduler and their threads, over
 /* What happens when the blocks of the KV cache run out. */
 enum {
     ENGINE_MEMORY_PREEMPT = 0, /* as many sequences run as there is room for now; later ones may be preempted */
-    ENGINE_MEMORY_RESERVE = 1  /* one starts only when its whole length is sure to fit; none is preempted: fewer run at once */
+    ENGINE_MEMORY_RESERVE = 1  /* a sequence starts only when its whole length is sure to fit, and is never preempted: fewer run
+                                  at once */
 };
 
 typedef struct engine_params {
@@ -284,22 +285,25 @@ typedef struct engine_params {
     int32_t max_batch_tokens; /* tokens in one pass: bounds the longest piece of a prompt. 1 .. 65536. Default: 512 */
     int32_t max_requests;     /* requests that live at once, waiting ones among them. 1 .. 1048576. Default: 1024 */
     int32_t context_length;   /* most tokens of a sequence; 0: the model's. Larger than that is INVALID_ARGUMENT. Default: 0 */
-    int32_t kv_blocks;        /* of 16 positions; 0: for one context, and at least 4096. Default: 0. Bytes: engine_get_info */
+    int32_t kv_blocks;        /* blocks of 16 positions in the KV cache; 0: room for one whole context, at least 4096 positions.
+                                 engine_get_info tells the bytes of one. Default: 0 */
     engine_clock_fn clock;    /* NULL: the system's monotonic clock */
     void* clock_user;
     engine_wake_fn wake; /* NULL: nobody is woken */
     void* wake_user;
     int32_t memory_policy;       /* ENGINE_MEMORY_PREEMPT or _RESERVE. Default: preempt */
-    int32_t watermark_blocks;    /* left to those that run by one that starts; -1: 1/20, at most max_sequences. Default: -1 */
+    int32_t watermark_blocks;    /* blocks that a sequence which starts leaves to those that run, so that they can grow; -1: a
+                                    twentieth of all, at most max_sequences. Default: -1 */
     int32_t prefix_cache;        /* 0: no request finds blocks of another. Default: 1 */
     int32_t prefix_cache_blocks; /* blocks kept while nobody uses them; -1: all that are free. Default: -1 */
     int64_t itl_target_us;       /* the longest time between two tokens of a sequence that users should notice, wall time, with
-                                    the host's own between steps; 0: none, prompts as fast as they can be computed. Prompts are
-                                    cut and fewer sequences run at once, as an estimate from earlier passes says they fit beside
-                                    those that generate. Well below 2.5 times what a token takes anyway it starves prompts: those
-                                    that have begun go on in each eighth pass even so. 0 .. 3600000000. Default: 0 */
-    int32_t trace_events;        /* newest kept for engine_trace_write, 72 bytes each, one per sequence and pass. 0: no trace.
-                                    0 .. 16777216. Default: 0 */
+                                    the host's own between steps; 0: none, prompts as fast as they can be computed. With a target,
+                                    prompts are cut into pieces that fit beside the tokens of others, by an estimate from earlier
+                                    passes, and fewer sequences run at once where many take too long. Well below 2.5 times what a
+                                    token takes anyway it starves prompts: those that have begun go on in each eighth pass even
+                                    so. 0 .. 3600000000. Default: 0 */
+    int32_t trace_events;        /* how many of the newest are kept for engine_trace_write: 72 bytes each, about one per sequence
+                                    and pass. 0: no trace. 0 .. 16777216. Default: 0 */
 } engine_params;
 ENGINE_API engine_status engine_params_init(engine_params* params, size_t size);
 
@@ -558,7 +562,8 @@ typedef struct engine_step_report {
     int32_t free_blocks;      /* of the KV cache, not in use; what they hold may still be found */
     int64_t time_us;          /* of this step */
     int64_t worst_tile_us;    /* longest piece between two looks at the clock */
-    int64_t next_step_us;     /* 0: there is work now; -1: none until a submission or poll; else none for so long: a deadline's */
+    int64_t next_step_us;     /* 0: there is work now; -1: none until something is submitted or polled; otherwise none for so
+                                 long, when a deadline is over */
     int32_t paused;           /* sequences */
     int32_t preemptions;      /* in this step */
 } engine_step_report;
@@ -694,7 +699,8 @@ enum {
     ENGINE_KV_TBQ4 = 2  /* 66 bytes per 128 values; 34 bytes per 64 where head_dim is 64 */
 };
 
-/* A model, a machine and a load. The cache is layers, kv_heads and head_dim, or kv_token_bytes_f16 and head_dim, the others 0. */
+/* A model, a machine and a load. The cache's shape is layers, kv_heads and head_dim; or kv_token_bytes_f16 and head_dim, with
+ * layers and kv_heads 0. */
 typedef struct engine_plan_params {
     uint32_t struct_size;
     int32_t layers;               /* that keep keys and values */
