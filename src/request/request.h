@@ -235,6 +235,7 @@ private:
 };
 
 // Ids: slot + 1 in the low half, generation in the high half, so that 0 is no request and a slot's next user has another id.
+// Slots take turns, so that a generation lasts as long as it can.
 class RequestTable {
 public:
     RequestTable(Memory* memory, int32_t capacity);
@@ -257,7 +258,8 @@ private:
         uint32_t generation;
     };
     AlignedArray<Slot> slots_;
-    AlignedArray<int32_t> free_slots_;
+    AlignedArray<int32_t> free_slots_;  // a ring: what was freed first is used first
+    int32_t first_free_ = 0;            // its place in the ring
     int32_t free_count_;
     int32_t live_ = 0;
 };

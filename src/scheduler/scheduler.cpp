@@ -423,14 +423,15 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
 
 // ---- Preemption
 
-// The last in rank, of those that can't run anyway first. With by_class_only a sequence outranks only less urgent ones, not
-// those that came later.
+// The last in rank, of those that can't run anyway first, as far as they aren't more urgent. With by_class_only a sequence
+// outranks only less urgent ones, not those that came later.
 Sequence* Scheduler::victim_for(const Sequence& sequence, bool by_class_only) const {
     if (params_.policy == MemoryPolicy::reserve) return nullptr;
-    for (size_t i = running_.size(); i > 0; i--)
-        if (!same_unit(*running_[i - 1], sequence) && !running_[i - 1]->runnable() && !by_class_only &&
-            !running_[i - 1]->cache.blocks.empty())
-            return running_[i - 1];
+    for (size_t i = by_class_only ? 0 : running_.size(); i > 0; i--) {
+        Sequence* idle = running_[i - 1];
+        if (urgency(*idle) < urgency(sequence)) break;
+        if (!same_unit(*idle, sequence) && !idle->runnable() && !idle->cache.blocks.empty()) return idle;
+    }
     if (running_.empty()) return nullptr;
     Sequence* last = running_.back();
     if (same_unit(*last, sequence)) return nullptr;
@@ -514,10 +515,9 @@ int32_t Scheduler::queue_place(const Sequence* sequence) const {
 }
 
 bool Scheduler::has_work() const {
-    if (std::any_of(running_.begin(), running_.end(),
-                    [](const Sequence* sequence) { return sequence->runnable(); }))
-        return true;
-    return waiting() > 0 && !stalled_;
+    if (stalled_) return false;
+    return waiting() > 0 || std::any_of(running_.begin(), running_.end(),
+                                        [](const Sequence* sequence) { return sequence->runnable(); });
 }
 
 bool Scheduler::consistent(int64_t held_by_others) const {

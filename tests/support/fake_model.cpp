@@ -144,7 +144,8 @@ SoloSequence::SoloSequence(const FakeModel& model, SoloParams params, std::span<
         prefix_ = FakeModel::extend(prefix_, tokens_[i]);
         if (i == prompt) begin_text();
         if (!model.vocabulary().is_control(tokens_[i])) before += model.vocabulary().token_bytes(tokens_[i]);
-        if (i >= prompt && push_text(tokens_[i])) begin_text();  // a stop string ends nothing after it
+        // A stop string or token ends nothing after it.
+        if (i >= prompt && (is_end(tokens_[i]) || push_text(tokens_[i]))) begin_text();
     }
     if (prompt == tokens_.size()) begin_text();
     text_.clear();
