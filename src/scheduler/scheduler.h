@@ -115,6 +115,12 @@ private:
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
     bool preempting_suffices(Sequence* sequence);
+    int32_t blocks_wanted(Sequence* sequence) const;
+    int32_t promised_blocks() const;
+    void note_lack(Sequence* sequence, int32_t blocks, bool all_yielded) const;
+    bool lacks_blocks_still(const Sequence& sequence) const;
+    int64_t gained() const { return cache_->changes().freed + cache_->changes().linked; }
+    int64_t gained_with_all_yielding(const Sequence& sequence) const;
     bool has_time(const StepPlan& plan, const Sequence& sequence) const;
     bool expects_time(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     bool batch_fits(const Sequence& more) const;
@@ -150,6 +156,8 @@ private:
     SequenceQueue pinned_;                 // whole pins, with their blocks
     std::pmr::vector<Sequence*> running_;  // in order of rank
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
+    // Of the cache's changes, what came of the rows of each class.
+    std::array<int64_t, priorities + 1> linked_ = {};
     CostModel cost_;
     int64_t limit_ns_ = INT64_MAX;         // of the pass that is being planned
     int64_t prompt_limit_ns_ = INT64_MAX;  // the same for pieces of prompts
