@@ -473,7 +473,7 @@ typedef struct engine_request_info {
     int32_t prompt_tokens;
     int32_t prompt_tokens_done;
     int32_t generated_tokens;     /* of all its sequences */
-    int32_t queue_place;          /* sequences before it while it is WAITING, else -1 */
+    int32_t queue_place;          /* sequences before it while it is WAITING, else -1; the call counts them one by one */
     int32_t finish_reason;        /* when FINISHED: ENGINE_FINISH_… */
     engine_status status;         /* when FINISHED */
     char message[512];            /* why it failed; empty otherwise */

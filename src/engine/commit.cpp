@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
+#include "engine/text_replay.h"
 
 namespace treadle {
 namespace {
@@ -98,10 +99,7 @@ void Engine::append_token(Sequence* sequence, size_t logit_row, StepReport* repo
 }
 
 bool Engine::ends(const Sequence& sequence, int32_t token) const {
-    const RequestParams& params = sequence.request->params;
-    const auto& stops = params.stop_tokens;
-    if (std::find(stops.begin(), stops.end(), token) != stops.end()) return true;
-    return !params.ignore_end && model_.vocabulary->is_end_of_generation(token);
+    return ends_answer(*model_.vocabulary, sequence.request->params, token);
 }
 
 EventNode* Engine::push_event(Sequence* sequence, EventKind kind, std::string_view text) {
@@ -157,7 +155,11 @@ void Engine::push_held_text(Sequence* sequence) {
 
 // A finished sequence that no pass names lets its blocks go, and its request goes for good if the host gave it up.
 void Engine::leave(Sequence* sequence) {
-    if (!sequence->request->in_mailbox) scheduler_.remove(sequence);
+    if (sequence->request->in_mailbox) {
+        mailbox_.sequences--;
+    } else {
+        scheduler_.remove(sequence);
+    }
     bury_if_unnamed(sequence->request);
 }
 

@@ -153,7 +153,7 @@ Status Engine::request_info(uint64_t id, RequestInfo* out) {
             out->queue_place = scheduler_.waiting();
             for (const Request* mail = mailbox_.oldest; mail != nullptr && mail != request;
                  mail = mail->next_mail)
-                out->queue_place += static_cast<int32_t>(mail->sequences.size());
+                out->queue_place += mail->live;
         }
     }
     out->finish_reason = one.finish_reason;

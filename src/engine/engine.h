@@ -323,7 +323,7 @@ private:
     struct Mailbox {
         Request* oldest = nullptr;
         Request* newest = nullptr;
-        int32_t sequences = 0;
+        int32_t sequences = 0;  // those that ended before they were taken in don't count
     } mailbox_;
     Request* orders_ = nullptr;     // newest first, through next_order
     Request* graveyard_ = nullptr;  // through next_buried; freed by the next call that may take its time

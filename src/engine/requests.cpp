@@ -140,13 +140,13 @@ uint64_t Engine::take_in(Owned<Request> entering, int64_t now_ns) {
     if (request->deadline_ns != INT64_MAX) deadlines_.add(request);
     if (request->params.pin) pins_.add(request);
     request->in_mailbox = true;
+    mailbox_.sequences += request->live;
     recorder_.submitted(*request, now_ns);
     const uint64_t id = request->id;
     if (request->over != FinishReason::none) {  // the scheduler never meets it
         finish_all(request, request->over);
         request->in_mailbox = false;
     } else {
-        mailbox_.sequences += static_cast<int32_t>(request->sequences.size());
         (mailbox_.newest == nullptr ? mailbox_.oldest : mailbox_.newest->next_mail) = request;
         mailbox_.newest = request;
     }
@@ -166,7 +166,7 @@ void Engine::begin_text(Sequence* sequence) const {
         return;
     }
     std::pmr::vector<char> scratch(text_scratch_.size(), &memory_.scratch);
-    replay_text(*model_.vocabulary, sequence->request->params.stops, tokens,
+    replay_text(*model_.vocabulary, sequence->request->params, tokens,
                 static_cast<size_t>(sequence->prompt_tokens), true, scratch, &sequence->text,
                 [&](std::string_view text) { sequence->told_bytes += text.size(); });
 }

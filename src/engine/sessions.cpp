@@ -94,7 +94,7 @@ uint64_t Engine::told_by(const Sequence& sequence, int32_t position) const {
     std::pmr::vector<char> scratch(text_scratch_.size(), &memory_.scratch);
     TextStream stream;
     uint64_t told = 0;
-    replay_text(*model_.vocabulary, sequence.request->params.stops, tokens,
+    replay_text(*model_.vocabulary, sequence.request->params, tokens,
                 static_cast<size_t>(sequence.prompt_tokens), true, scratch, &stream,
                 [&](std::string_view text) { told += text.size(); });
     return told;
@@ -158,11 +158,9 @@ Status Engine::tell_again(Sequence* sequence, FinishReason over, uint64_t delive
         fits = fits && text.size() <= room_bytes - waiting.size();
         if (fits) waiting.insert(waiting.end(), text.begin(), text.end());
     };
-    std::span<const int32_t> tokens(sequence->tokens);
-    if (over == FinishReason::end && sequence->generated() > 0)
-        tokens = tokens.first(tokens.size() - 1);  // it says nothing
-    replay_text(*model_.vocabulary, stops, tokens, static_cast<size_t>(sequence->prompt_tokens),
-                over == FinishReason::none, scratch, &sequence->text, tell);
+    replay_text(*model_.vocabulary, sequence->request->params, sequence->tokens,
+                static_cast<size_t>(sequence->prompt_tokens), over == FinishReason::none, scratch,
+                &sequence->text, tell);
     if (over != FinishReason::none)
         tell({scratch.data(), sequence->text.finish(stops, scratch.data()).bytes});
 

@@ -113,7 +113,7 @@ void Engine::take_mail(int32_t most) {
         Request* request = mailbox_.oldest;
         mailbox_.oldest = std::exchange(request->next_mail, nullptr);
         if (mailbox_.oldest == nullptr) mailbox_.newest = nullptr;
-        mailbox_.sequences -= static_cast<int32_t>(request->sequences.size());
+        mailbox_.sequences -= request->live;
         request->in_mailbox = false;
         if (request->finished()) {  // cancelled before it was taken in
             bury_if_unnamed(request);

@@ -85,6 +85,7 @@ int32_t BlockCache::take() {
     slab.free_count--;
     free_count_--;
     at(block).references = 1;
+    changes_.linked--;
     return block;
 }
 
@@ -109,7 +110,9 @@ void BlockCache::hold(int32_t block) {
 
 void BlockCache::let_go(int32_t block) {
     Block& held = at(block);
+    changes_.let_go++;
     if (--held.references > 0) return;
+    changes_.freed++;
     held.written = held.filled;
     if (!held.linked || held.scope.is_private) {
         if (held.linked) unlink(block);
@@ -182,6 +185,8 @@ void BlockCache::remove_slab(int32_t index) {
 void BlockCache::add_slab(int32_t index) {
     slabs_[static_cast<size_t>(index)].away = false;
     away_count_ -= blocks_of_slab(index);
+    changes_.let_go += blocks_of_slab(index);
+    changes_.freed += blocks_of_slab(index);
     for (int32_t i = end_of_slab(index) - 1; i >= index << slab_shift_; i--) push_free(i);
 }
 
@@ -293,6 +298,7 @@ void BlockCache::remove_sibling(int32_t block) {
 void BlockCache::link(int32_t block, int32_t parent, const CacheScope& scope) {
     Block& linked = at(block);
     linked.linked = true;
+    changes_.linked++;
     linked.parent = parent;
     linked.scope = scope;
     linked.child = none;
@@ -480,6 +486,12 @@ void BlockCache::release(BlockTable* table) {
         table->blocks.pop_back();
     }
     table->tokens = 0;
+}
+
+void BlockCache::unmatch(BlockTable* table) {
+    const CacheChanges before = changes_;
+    release(table);
+    changes_ = before;
 }
 
 int32_t BlockCache::lend_references(const BlockTable& table) {

@@ -48,6 +48,13 @@ struct BlockTable {
     CacheScope scope;
 };
 
+// What has happened to the blocks, so that who lacked some needn't look again before it can have them (Scheduler).
+struct CacheChanges {
+    int64_t let_go = 0;  // references that were given up, and blocks that came back
+    int64_t freed = 0;   // those of them with which a block became available
+    int64_t linked = 0;  // blocks that became findable, less those that were taken
+};
+
 class BlockCache {
 public:
     // cached_max: most blocks that are kept while nobody holds them. copies_max: most copies of one pass.
@@ -62,6 +69,7 @@ public:
     int32_t available() const { return free_count_ + cached_count_; }  // for whoever prepares next
     int32_t references(int32_t block) const { return blocks_[static_cast<size_t>(block)].references; }
     uint64_t evictions() const { return evictions_; }
+    const CacheChanges& changes() const { return changes_; }
 
     // Finds the longest beginning of `tokens` that is cached, to the token, and holds its blocks: lookup and hold are one act.
     // The table must be empty; its tokens become the number found. The last block may reach further than that.
@@ -88,6 +96,9 @@ public:
 
     // Lets go of all blocks; what is computed stays findable until it is evicted.
     void release(BlockTable* table);
+
+    // Undoes a match that led to nothing, and nothing else has happened since: it is no change.
+    void unmatch(BlockTable* table);
 
     // As if the table were released, for a question: how many blocks that lets go of beyond the tables lent before. In between
     // nothing but blocks_needed is asked of the cache; then all that was lent must be returned.
@@ -190,6 +201,7 @@ private:
     int32_t oldest_ = none;
     int32_t newest_ = none;
     uint64_t evictions_ = 0;
+    CacheChanges changes_;
 };
 
 // Blocks that so many positions fill.

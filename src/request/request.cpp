@@ -104,12 +104,14 @@ RequestTable::RequestTable(Memory* memory, int32_t capacity)
       free_count_(capacity) {
     for (int32_t i = 0; i < capacity; i++) {
         slots_[static_cast<size_t>(i)] = {nullptr, 0};
-        free_slots_[static_cast<size_t>(i)] = capacity - 1 - i;
+        free_slots_[static_cast<size_t>(i)] = i;
     }
 }
 
 void RequestTable::add(Request* request) {
-    const int32_t slot = free_slots_[static_cast<size_t>(--free_count_)];
+    const int32_t slot = free_slots_[static_cast<size_t>(first_free_)];
+    first_free_ = (first_free_ + 1) % static_cast<int32_t>(free_slots_.size());
+    free_count_--;
     Slot& place = slots_[static_cast<size_t>(slot)];
     place.request = request;
     place.generation++;
@@ -127,7 +129,8 @@ Request* RequestTable::find(uint64_t id) const {
 void RequestTable::remove(Request* request) {
     const auto slot = static_cast<int32_t>((request->id & 0xffffffffu) - 1);
     slots_[static_cast<size_t>(slot)].request = nullptr;
-    free_slots_[static_cast<size_t>(free_count_++)] = slot;
+    free_slots_[(static_cast<size_t>(first_free_) + static_cast<size_t>(free_count_++)) %
+                free_slots_.size()] = slot;
     live_--;
 }
 

@@ -82,6 +82,15 @@ struct SequenceRecord {
     TraceTrack track;
 };
 
+// What a waiting sequence lacked when the scheduler looked last, and what had been gained until then (Scheduler).
+struct BlockLack {
+    int64_t blocks = 0;
+    bool is_known = false;
+    bool all_yielded = false;  // what it would have lacked if all less urgent ones had given up theirs
+    int64_t gained = 0;
+    int64_t gained_of_yielding = 0;
+};
+
 struct Request;
 class SequenceQueue;
 
@@ -133,8 +142,9 @@ struct Sequence {
     EventRoom room;
     SequenceRecord record;
 
-    bool in_pass = false;              // rows of it are in the pass under way
-    BeamRow beam_row = BeamRow::due;   // of a beam search: what its hypothesis waits for
+    bool in_pass = false;             // rows of it are in the pass under way
+    BeamRow beam_row = BeamRow::due;  // of a beam search: what its hypothesis waits for
+    BlockLack lack;
     int32_t skipped = 0;               // followers that were admitted before it
     Priority lent = Priority::paused;  // the most urgent of those that wait for what it computes
     SequenceQueue* queue = nullptr;    // it is in, null while it runs; its links there
@@ -238,6 +248,7 @@ private:
 };
 
 // Ids: slot + 1 in the low half, generation in the high half, so that 0 is no request and a slot's next user has another id.
+// Slots take turns, so that a generation lasts as long as it can.
 class RequestTable {
 public:
     RequestTable(Memory* memory, int32_t capacity);
@@ -260,7 +271,8 @@ private:
         uint32_t generation;
     };
     AlignedArray<Slot> slots_;
-    AlignedArray<int32_t> free_slots_;
+    AlignedArray<int32_t> free_slots_;  // a ring: what was freed first is used first
+    int32_t first_free_ = 0;            // its place in the ring
     int32_t free_count_;
     int32_t live_ = 0;
 };

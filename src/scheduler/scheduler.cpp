@@ -65,6 +65,7 @@ SequenceQueue& Scheduler::queue_of(Priority priority) {
 
 void Scheduler::enqueue(Sequence* sequence) {
     sequence->state = SequenceState::waiting;
+    sequence->lack = {};
     queue_of(sequence->request->params.priority).insert(sequence);
     stalled_ = false;
 }
@@ -137,6 +138,7 @@ void Scheduler::plan_background(StepPlan* plan) {
 // Paused sequences leave the others alone, with their blocks; the rest are ranked anew.
 void Scheduler::order_running() {
     unordered_ = false;
+    linked_.front() += cache_->total();  // all blocks may be of another class now
     order_.assign(running_.begin(), running_.end());
     for (Sequence* sequence : order_)
         if (sequence->request->params.priority == Priority::paused)
@@ -277,7 +279,7 @@ bool Scheduler::waits_for_producer(const Sequence& sequence) const {
 }
 
 bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
-    if (!has_slot(*sequence)) return false;
+    if (!has_slot(*sequence) || lacks_blocks_still(*sequence)) return false;
     Sequence* first = first_of_unit(sequence);
     cache_->match(first->tokens, &first->cache);
     bool fits = has_blocks(plan, sequence);
@@ -288,7 +290,11 @@ bool Scheduler::try_admit(StepPlan* plan, Sequence* sequence) {
         if (fits) preempt(plan, victim);
     }
     if (!fits) {
-        cache_->release(&first->cache);
+        if (preempted_) {
+            cache_->release(&first->cache);
+        } else {
+            cache_->unmatch(&first->cache);
+        }
         return false;
     }
     if (is_whole_pin) {
@@ -340,21 +346,30 @@ bool Scheduler::batch_fits(const Sequence& more) const {
 // Blocks for all that it begins with, beside those that are promised to others; if need be those of less urgent ones.
 bool Scheduler::has_blocks(StepPlan* plan, Sequence* sequence) {
     while (true) {
-        int32_t growing = 0;
-        for_each_of_unit(sequence, [&](const Sequence* one) { growing += growth(*one); });
-        const bool alone = running_.empty();
-        const int32_t watermark = alone ? 0 : params_.watermark_blocks;
-        const bool fits =
-            params_.policy == MemoryPolicy::reserve
-                ? reserved_blocks() + growing <= cache_->available()
-                : sequence->is_whole_pin() ||
-                      blocks_of_unit_still_needed(sequence) + growing_blocks(running_.size()) + watermark <=
-                          cache_->available();
-        if (fits || alone) return true;
+        const int32_t wanted = blocks_wanted(sequence);
+        const bool holds_all = params_.policy == MemoryPolicy::preempt && sequence->is_whole_pin();
+        if (running_.empty() || holds_all || wanted + promised_blocks() <= cache_->available()) return true;
         Sequence* victim = victim_for(*sequence, true);
-        if (victim == nullptr || !preempting_suffices(sequence)) return false;
+        if (victim == nullptr) {
+            note_lack(sequence, wanted - cache_->available(), false);
+            return false;
+        }
+        if (!preempting_suffices(sequence)) return false;
         preempt(plan, victim);
     }
+}
+
+// That must be there when it begins, beside those promised to others that run.
+int32_t Scheduler::blocks_wanted(Sequence* sequence) const {
+    if (params_.policy == MemoryPolicy::preempt)
+        return blocks_of_unit_still_needed(sequence) + params_.watermark_blocks;
+    int32_t blocks = 0;
+    for_each_of_unit(sequence, [&](const Sequence* one) { blocks += growth(*one); });
+    return blocks;
+}
+
+int32_t Scheduler::promised_blocks() const {
+    return params_.policy == MemoryPolicy::reserve ? reserved_blocks() : growing_blocks(running_.size());
 }
 
 // Whether it would have its blocks if all less urgent ones gave up theirs: nobody is preempted in vain.
@@ -364,10 +379,47 @@ bool Scheduler::preempting_suffices(Sequence* sequence) {
     if (left == 0) return true;
     int32_t freed = 0;
     for (size_t i = left; i < running_.size(); i++) freed += cache_->lend_references(running_[i]->cache);
-    const int32_t needed =
-        blocks_of_unit_still_needed(sequence) + growing_blocks(left) + params_.watermark_blocks;
+    const int32_t wanted = blocks_wanted(sequence);
+    const int32_t promised = growing_blocks(left);
     for (size_t i = left; i < running_.size(); i++) cache_->return_references(running_[i]->cache);
-    return needed <= cache_->available() + freed;
+    if (wanted + promised <= cache_->available() + freed) return true;
+    note_lack(sequence, wanted - cache_->available() - freed, true);
+    return false;
+}
+
+// ---- Who lacked blocks isn't looked up again before it can have them.
+//
+// It takes its blocks from those that are available, but for what it finds and others hold; with all less urgent ones yielding,
+// theirs are available too. Both together grow by one at most when somebody lets go of a block, or when one that was taken
+// before becomes findable; and they shrink when one is taken. So what was gained since is known without a lookup, or less was.
+
+// Without what is promised to others, which may come to less.
+void Scheduler::note_lack(Sequence* sequence, int32_t blocks, bool all_yielded) const {
+    sequence->lack = {.blocks = blocks,
+                      .is_known = true,
+                      .all_yielded = all_yielded,
+                      .gained = gained(),
+                      .gained_of_yielding = gained_with_all_yielding(*sequence)};
+}
+
+// The taking of less urgent ones takes nothing away from it, but each reference that is let go of may have been the last that
+// isn't theirs.
+int64_t Scheduler::gained_with_all_yielding(const Sequence& sequence) const {
+    int64_t linked = 0;
+    for (size_t i = 0; i <= static_cast<size_t>(urgency(sequence)); i++) linked += linked_[i];
+    return cache_->changes().let_go + linked;
+}
+
+bool Scheduler::lacks_blocks_still(const Sequence& sequence) const {
+    const BlockLack& lack = sequence.lack;
+    if (!lack.is_known || running_.empty() || sequence.is_pin()) return false;
+    constexpr int64_t tail = 1;  // a block that it found in part may be found whole, or need no copy any more
+    const bool may_preempt = victim_for(sequence, true) != nullptr;
+    if (may_preempt && urgency(sequence) < urgency(*running_.front())) return false;  // alone it has all
+    const int64_t gain = may_preempt || lack.all_yielded
+                             ? gained_with_all_yielding(sequence) - lack.gained_of_yielding
+                             : gained() - lack.gained;
+    return lack.blocks - tail + (may_preempt ? 0 : promised_blocks()) > gain;
 }
 
 int32_t Scheduler::blocks_of_unit_still_needed(Sequence* sequence) const {
@@ -406,6 +458,7 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
     const int32_t first = sequence->next_position();
     if (!plan->rows.empty() && plan->table_blocks + blocks_of(first + count) > params_.table_blocks_max)
         return false;
+    const int64_t linked = cache_->changes().linked;
     while (!cache_->prepare(&sequence->cache, first + count, &plan->copies)) {
         if (Sequence* victim = victim_for(*sequence, false)) {
             preempt(plan, victim);
@@ -414,6 +467,7 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
         count = cache_->preparable(sequence->cache) - first;
         if (count <= 0) return false;
     }
+    linked_[static_cast<size_t>(urgency(*sequence))] += cache_->changes().linked - linked;
     const bool logits = first + count == sequence->length() && !sequence->is_pin();
     plan->add({sequence, first, count, logits});
     return true;
@@ -421,14 +475,15 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
 
 // ---- Preemption
 
-// The last in rank, of those that can't run anyway first. With by_class_only a sequence outranks only less urgent ones, not
-// those that came later.
+// The last in rank, of those that can't run anyway first, as far as they aren't more urgent. With by_class_only a sequence
+// outranks only less urgent ones, not those that came later.
 Sequence* Scheduler::victim_for(const Sequence& sequence, bool by_class_only) const {
     if (params_.policy == MemoryPolicy::reserve) return nullptr;
-    for (size_t i = running_.size(); i > 0; i--)
-        if (!same_unit(*running_[i - 1], sequence) && !running_[i - 1]->runnable() && !by_class_only &&
-            !running_[i - 1]->cache.blocks.empty())
-            return running_[i - 1];
+    for (size_t i = by_class_only ? 0 : running_.size(); i > 0; i--) {
+        Sequence* idle = running_[i - 1];
+        if (urgency(*idle) < urgency(sequence)) break;
+        if (!same_unit(*idle, sequence) && !idle->runnable() && !idle->cache.blocks.empty()) return idle;
+    }
     if (running_.empty()) return nullptr;
     Sequence* last = running_.back();
     if (same_unit(*last, sequence)) return nullptr;
@@ -458,7 +513,9 @@ void Scheduler::set_back(Sequence* sequence, int32_t tokens, bool preempted) {
 
 void Scheduler::commit(const PlanRow& row) {
     Sequence* sequence = row.sequence;
+    const int64_t linked = cache_->changes().linked;
     cache_->commit(sequence->tokens, row.first + row.count, &sequence->cache);
+    linked_[static_cast<size_t>(urgency(*sequence))] += cache_->changes().linked - linked;
     sequence->computed_most = std::max(sequence->computed_most, sequence->computed());
     if (sequence->state == SequenceState::prompt && sequence->is_whole_pin()) {
         running_.erase(std::find(running_.begin(), running_.end(), sequence));
@@ -512,10 +569,9 @@ int32_t Scheduler::queue_place(const Sequence* sequence) const {
 }
 
 bool Scheduler::has_work() const {
-    if (std::any_of(running_.begin(), running_.end(),
-                    [](const Sequence* sequence) { return sequence->runnable(); }))
-        return true;
-    return waiting() > 0 && !stalled_;
+    if (stalled_) return false;
+    return waiting() > 0 || std::any_of(running_.begin(), running_.end(),
+                                        [](const Sequence* sequence) { return sequence->runnable(); });
 }
 
 bool Scheduler::consistent(int64_t held_by_others) const {

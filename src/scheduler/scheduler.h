@@ -9,9 +9,10 @@
 // A pin is admitted and computed like a prompt, and preempted like one; when it is whole it leaves the running with its blocks,
 // and nobody's need can take them.
 //
-// Invariants: the first in rank that can run gets its blocks, for which all others may be preempted, and a row in every plan
-// whose batch is large enough, in its turn otherwise: so nothing hangs, however small the cache. How a plan cuts the work, and
-// who is preempted, never changes a token (numerics contract); it only decides who waits.
+// Invariants: nobody takes blocks of a more urgent one. The first in rank that can run gets its blocks, for which all others may
+// be preempted but for more urgent ones that wait for a poll, and a row in every plan whose batch is large enough, in its turn
+// otherwise: so nothing hangs once the host has polled, however small the cache. How a plan cuts the work, and who is
+// preempted, never changes a token (numerics contract); it only decides who waits.
 //
 // Where passes should not take longer than a budget, decodes are planned all the same, pieces of prompts are cut to what the
 // cost model gives them, and no more sequences are admitted than can have a token each within it.
@@ -78,7 +79,7 @@ public:
     // Its request's priority has changed; takes effect with the next plan. Of a pin that is whole, never.
     void reprioritize(Sequence* sequence);
 
-    // Something happened that may let a waiting sequence run, although the last plan found nothing: a poll, a release.
+    // Something happened that may let a sequence run, although the last plan found nothing: a poll, a release.
     void reconsider() { stalled_ = false; }
 
     int32_t waiting() const;
@@ -114,6 +115,12 @@ private:
     bool has_slot(const Sequence& sequence) const;
     bool has_blocks(StepPlan* plan, Sequence* sequence);
     bool preempting_suffices(Sequence* sequence);
+    int32_t blocks_wanted(Sequence* sequence) const;
+    int32_t promised_blocks() const;
+    void note_lack(Sequence* sequence, int32_t blocks, bool all_yielded) const;
+    bool lacks_blocks_still(const Sequence& sequence) const;
+    int64_t gained() const { return cache_->changes().freed + cache_->changes().linked; }
+    int64_t gained_with_all_yielding(const Sequence& sequence) const;
     bool has_time(const StepPlan& plan, const Sequence& sequence) const;
     bool expects_time(const StepPlan& plan, const Sequence& sequence, int32_t count) const;
     bool batch_fits(const Sequence& more) const;
@@ -149,6 +156,8 @@ private:
     SequenceQueue pinned_;                 // whole pins, with their blocks
     std::pmr::vector<Sequence*> running_;  // in order of rank
     std::pmr::vector<Sequence*> order_;  // those that a phase of the plan walks over, while running_ changes
+    // Of the cache's changes, what came of the rows of each class.
+    std::array<int64_t, priorities + 1> linked_ = {};
     CostModel cost_;
     int64_t limit_ns_ = INT64_MAX;         // of the pass that is being planned
     int64_t prompt_limit_ns_ = INT64_MAX;  // the same for pieces of prompts

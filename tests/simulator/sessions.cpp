@@ -19,12 +19,9 @@ std::string text_of(const FakeModel& model, const Submission& asked, FinishReaso
     SoloParams alone;
     alone.generated_tail = asked.generated_tail;
     alone.stop_strings = asked.stop_strings;
-    std::vector<int32_t> tokens = asked.prompt;
-    if (over == FinishReason::end && alone.generated_tail > 0) {  // the last one says nothing
-        tokens.pop_back();
-        alone.generated_tail--;
-    }
-    SoloSequence solo(model, std::move(alone), tokens, memory);
+    alone.stop_tokens = asked.stop_tokens;
+    alone.ignore_end = asked.ignore_end;
+    SoloSequence solo(model, std::move(alone), asked.prompt, memory);
     return over == FinishReason::none ? solo.tail_text() : solo.tail_text() + solo.held_text();
 }
 

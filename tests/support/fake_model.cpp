@@ -145,9 +145,10 @@ SoloSequence::SoloSequence(const FakeModel& model, SoloParams params, std::span<
         if (i == prompt) begin_text();
         if (!model.vocabulary().is_control(tokens_[i])) before += model.vocabulary().token_bytes(tokens_[i]);
         if (i < prompt) continue;
-        const bool stopped = push_text(tokens_[i]);
-        tail_text_ += text_;
-        if (stopped) begin_text();  // it ends nothing after it
+        const bool end = is_end(tokens_[i]);
+        const bool over = end || push_text(tokens_[i]);
+        tail_text_ += end ? held_text() : text_;
+        if (over) begin_text();  // a stop string or token ends nothing after it
     }
     if (prompt == tokens_.size()) begin_text();
     text_.clear();

@@ -63,6 +63,25 @@ TEST_CASE("a request id goes stale when its slot is used again") {
     CHECK(table.find(c->id) == nullptr);
 }
 
+TEST_CASE("slots of ids take turns") {
+    Fixture fixture;
+    constexpr int32_t capacity = 5;
+    RequestTable table(&fixture.memory.other, capacity);
+    auto stays = fixture.make();
+    table.add(stays.get());
+    std::map<uint64_t, uint64_t> uses;
+    for (int i = 0; i < 400; i++) {
+        auto request = fixture.make();
+        table.add(request.get());
+        uses[request->id & 0xffffffffu]++;
+        const uint64_t generation = request->id >> 32;
+        CHECK(generation == uses[request->id & 0xffffffffu]);
+        table.remove(request.get());
+    }
+    CHECK(uses.size() == capacity - 1);
+    for (const auto& [slot, count] : uses) CHECK(count == 100);
+}
+
 TEST_CASE("a queue keeps the order of arrival, whoever comes back") {
     Fixture fixture;
     std::vector<Owned<Request>> requests;

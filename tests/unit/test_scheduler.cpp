@@ -132,6 +132,40 @@ TEST_CASE("a request whose events fill their room sits out, its neighbours go on
     CHECK(bench.row_of(silent) != nullptr);
 }
 
+TEST_CASE("nobody takes blocks of a more urgent one that waits for a poll") {
+    Bench bench(4, 64, 6);
+    const auto fill = [](Sequence* sequence) {
+        while (sequence->room.has_room()) sequence->room.push(EventKind::token, "x");
+    };
+    Sequence* urgent = bench.submit(40, 60, -1, Priority::interactive);  // 3 blocks
+    bench.pass();
+    fill(urgent);
+    Sequence* equal = bench.submit(20, 60, -1, Priority::bulk);  // 2
+    bench.pass();
+    fill(equal);
+    Sequence* growing = bench.submit(4, 60, -1, Priority::bulk);  // 1, and then more
+    for (int i = 0; i < 100; i++) bench.pass();
+    CHECK(equal->state == SequenceState::waiting);  // of its own class: it gives up its blocks
+    CHECK(bench.preemptions == 1);
+    CHECK(urgent->state == SequenceState::generating);
+    CHECK(urgent->cache.blocks.size() == 3);
+    CHECK(growing->length() == 3 * 16 + 1);
+    CHECK_FALSE(bench.scheduler.has_work());  // and the host may sleep until it polls
+    Sequence* normal = bench.submit(4, 60);
+    CHECK(bench.scheduler.has_work());
+    bench.pass();
+    CHECK(normal->state == SequenceState::generating);
+    CHECK(growing->state == SequenceState::waiting);
+    CHECK(bench.preemptions == 2);
+    urgent->room.pop();
+    bench.scheduler.reconsider();
+    for (int i = 0; i < 400; i++) {
+        bench.pass();
+        for (Sequence* sequence : {urgent, equal}) sequence->room.pop();
+    }
+    for (const Sequence* sequence : {urgent, equal, growing, normal}) CHECK(sequence->finished());
+}
+
 TEST_CASE("an ample pool preempts nobody, whatever the lengths") {
     Bench bench(16, 64, 400, MemoryPolicy::preempt, 16);
     for (int i = 0; i < 40; i++) bench.submit(1 + i * 7 % 50, 60 + i * 13 % 90);

@@ -63,8 +63,9 @@ FakeEngine::FakeEngine(const FakeEngineOptions& options) : model_(model_memory_,
 }
 
 void FakeEngine::submit(const std::vector<int32_t>& prompt, int32_t max_tokens, bool ignore_end,
-                        float temperature) {
+                        float temperature, Priority priority) {
     RequestParams params(&memory_.other);
+    params.priority = priority;
     params.ignore_end = ignore_end;
     params.sampling.temperature = temperature;
     uint64_t id = 0;

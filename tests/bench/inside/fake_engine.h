@@ -31,7 +31,7 @@ public:
     FakeEngine& operator=(const FakeEngine&) = delete;
 
     void submit(const std::vector<int32_t>& prompt, int32_t max_tokens, bool ignore_end,
-                float temperature = 0);
+                float temperature = 0, Priority priority = Priority::normal);
     StepReport step(int64_t budget_us = 0);
     int32_t poll();  // returns how many sequences ended
     EngineStats stats() { return engine_->stats(); }

@@ -9,6 +9,7 @@ namespace treadle::bench {
 Json run_step(const Flags& flags);
 Json run_queue(const Flags& flags);
 Json run_intake(const Flags& flags);
+Json run_heads(const Flags& flags);
 Json run_lookup(const Flags& flags);
 Json run_blocks(const Flags& flags);
 

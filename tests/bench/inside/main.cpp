@@ -6,6 +6,7 @@
 //     step      [--running N --steps N --prompt N --temperature X]    a step of so many running sequences, and what it allocates
 //     queue     [--running N --steps N --queued N]    the same while 10 or 100,000 requests wait
 //     intake    [--queued N --budget-us N]            steps with a budget that find so many submissions
+//     heads     [--running N --steps N --found N]     of a step while heads of the queue find much but lack blocks
 //     lookup    [--tokens N --repeats N]              of a prompt in the prefix cache
 //     blocks    [--blocks N --reserved N --conversations N --seed N]    panels for draw_blocks.py
 #include <cstdio>
@@ -23,8 +24,8 @@ struct Scenario {
 };
 
 constexpr Scenario scenarios[] = {
-    {"step", run_step},     {"queue", run_queue},   {"intake", run_intake},
-    {"lookup", run_lookup}, {"blocks", run_blocks},
+    {"step", run_step},   {"queue", run_queue},   {"intake", run_intake},
+    {"heads", run_heads}, {"lookup", run_lookup}, {"blocks", run_blocks},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // What the engine itself costs, with a model that computes nothing: a step of many running sequences, a lookup in the prefix
-// cache, a step while a hundred thousand requests wait, and the intake of as many at once.
+// cache, a step while a hundred thousand requests wait or a few that find much in the cache, and the intake of as many at once.
 #include <algorithm>
 
 #include "inside.h"
@@ -127,6 +127,47 @@ Json run_intake(const Flags& flags) {
     json.add("queued", queued).add("budget_us", budget_us);
     json.add("overshoot_max_us", percentile(over_s, 1) * 1e6);
     return json.add("own_overshoot_max_us", percentile(own_s, 1) * 1e6);
+}
+
+// Sequences that share a long beginning run, and fill the pool. Those at the head of the queue share it too, but what they need
+// beside it isn't there: also not if the less urgent half of those that run gave up theirs.
+Json run_heads(const Flags& flags) {
+    const int32_t running = flags.integer("running", 64), steps = flags.integer("steps", 300);
+    const int32_t found = flags.integer("found", 8000), heads = 8, warm_up = 60, own = block_tokens;
+    const int32_t grown = running * ((own + warm_up + steps) / block_tokens + 2);
+    Json json;
+    json.add("running", running).add("heads", heads).add("found_tokens", found);
+    for (const bool beside_bulk : {false, true}) {
+        FakeEngineOptions options;
+        options.model.context = 1 << 17;
+        options.params.max_sequences = 2 * running;
+        options.params.max_batch_tokens = 4096;
+        options.params.kv_blocks = found / block_tokens + grown;
+        test::Random random(1);
+        FakeEngine engine(options);
+        const auto beginning = prompt_of(random, found);
+        const auto submit = [&](int32_t tokens, Priority priority) {
+            std::vector<int32_t> prompt = beginning;
+            const auto rest = prompt_of(random, tokens);
+            prompt.insert(prompt.end(), rest.begin(), rest.end());
+            engine.submit(prompt, warm_up + steps, true, 0, priority);
+        };
+        for (int32_t i = 0; i < running; i++) {
+            const bool bulk = beside_bulk && i < running / 2;
+            if (i == running / 2)
+                for (int32_t step = 0; step < 8; step++) engine.step(), engine.poll();
+            submit(own, bulk ? Priority::bulk : Priority::interactive);
+        }
+        for (int32_t step = 0; step < 16; step++) engine.step(), engine.poll();
+        for (int32_t i = 0; i < heads; i++) submit((grown - 2) * block_tokens, Priority::interactive);
+        measure(engine, 10);
+        const std::string name = beside_bulk ? "step_beside_bulk" : "step";
+        add_us(json, name, measure(engine, steps).seconds);
+        const Gauges& sizes = engine.stats().figures.gauges;
+        if (sizes.requests_running != running || sizes.requests_waiting != heads)
+            give_up("the heads of the queue don't wait for blocks");
+    }
+    return json;
 }
 
 // A prompt that is wholly cached, among others.
