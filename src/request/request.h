@@ -145,6 +145,7 @@ struct Sequence {
     bool in_pass = false;             // rows of it are in the pass under way
     BeamRow beam_row = BeamRow::due;  // of a beam search: what its hypothesis waits for
     BlockLack lack;
+    int64_t last_plan = 0;             // number of the last one that gave it a row
     int32_t skipped = 0;               // followers that were admitted before it
     Priority lent = Priority::paused;  // the most urgent of those that wait for what it computes
     SequenceQueue* queue = nullptr;    // it is in, null while it runs; its links there

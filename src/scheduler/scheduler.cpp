@@ -36,6 +36,10 @@ bool prefills(const Sequence& sequence) {
 
 bool ranks(const Sequence* a, const Sequence* b) { return ranks_before(*a, *b); }
 
+bool waits_longer(const Sequence* a, const Sequence* b) {
+    return a->last_plan != b->last_plan ? a->last_plan < b->last_plan : ranks_before(*a, *b);
+}
+
 Priority next_class(Priority priority) { return static_cast<Priority>(static_cast<int32_t>(priority) + 1); }
 
 // The producer, whose prompt is under way, will come to positions that the other one needs, too: a block of them at least.
@@ -86,6 +90,7 @@ void Scheduler::reprioritize(Sequence* sequence) {
 void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     last_decodes_ = plan->decodes;
     plan->clear();
+    plans_++;
     preempted_ = closed_ = kept_pin_ = false;
     lend();
     if (unordered_) order_running();
@@ -176,22 +181,17 @@ void Scheduler::plan_decodes(StepPlan* plan, Priority priority, int32_t kept_for
     order_.clear();
     for (Sequence* sequence : running_)
         if (urgency(*sequence) == priority && decodes(*sequence)) order_.push_back(sequence);
-    const size_t count = order_.size();
-    if (count == 0) return;
     const bool timed = priority == Priority::bulk && limit_ns_ != INT64_MAX;
-    size_t& turn = turn_[static_cast<size_t>(priority)];
     const auto room = static_cast<size_t>(std::max(budget(*plan) - kept_for_prompts, 0));
-    const bool all =
-        count <= room && !timed;  // in order of rank, so that nobody is planned and preempted again
-    const size_t start = all ? 0 : turn % count;
-    size_t tried = 0;
-    for (size_t planned = 0; tried < count && planned < room; tried++) {
-        Sequence* sequence = order_[(start + tried) % count];
+    // All of them go in order of rank, so that nobody is planned and preempted again; of too many, those that wait longest.
+    if (order_.size() > room || timed) std::sort(order_.begin(), order_.end(), waits_longer);
+    size_t planned = 0;
+    for (Sequence* sequence : order_) {
+        if (planned == room) return;
         if (!decodes(*sequence)) continue;  // preempted for one of those before
-        if (timed && !has_time(*plan, *sequence)) break;
+        if (timed && !has_time(*plan, *sequence)) return;
         planned += add_row(plan, sequence, 1) ? 1 : 0;
     }
-    if (!all) turn = (start + tried) % count;
 }
 
 // For a token of the sequence, beside what is planned already. A pass without rows has time for the first.
@@ -470,6 +470,7 @@ bool Scheduler::add_row(StepPlan* plan, Sequence* sequence, int32_t count) {
     linked_[static_cast<size_t>(urgency(*sequence))] += cache_->changes().linked - linked;
     const bool logits = first + count == sequence->length() && !sequence->is_pin();
     plan->add({sequence, first, count, logits});
+    sequence->last_plan = plans_;
     return true;
 }
 

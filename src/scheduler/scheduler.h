@@ -163,8 +163,7 @@ private:
     int64_t prompt_limit_ns_ = INT64_MAX;  // the same for pieces of prompts
     int32_t passes_without_prompt_ = 0;    // although one waited
     int32_t last_decodes_ = 0;             // rows of the pass before
-    // Whose turn it is when a small batch can't serve all of a class.
-    std::array<size_t, priorities> turn_ = {};
+    int64_t plans_ = 0;
     bool preempted_ = false;  // somebody, by this plan
     bool closed_ = false;     // nobody is admitted any more by this plan: somebody was passed too often
     bool kept_pin_ = false;   // a pin was found whole by this plan

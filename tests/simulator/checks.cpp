@@ -252,7 +252,7 @@ void World::check_waiting(Live& live, const RequestInfo& info) {
                        !live.waited_for_poll && !info.waits_for_poll &&
                        info.generated_tokens == live.generated;
     live.passes_without_token = waits ? live.passes_without_token + report_.passes : 0;
-    const int64_t bound = params.max_batch_tokens > params.max_sequences ? 2 : 3 * params.max_sequences + 4;
+    const int64_t bound = params.max_batch_tokens > params.max_sequences ? 2 : params.max_sequences + 2;
     if (live.passes_without_token > bound)
         fail("request %llu generates and got no token in %lld passes", number,
              static_cast<long long>(live.passes_without_token));
@@ -269,7 +269,8 @@ void World::check_prompt(Live& live, const RequestInfo& info) {
     const bool alike =
         !mixed_priorities_ && params.memory_policy == MemoryPolicy::reserve && params.max_batch_tokens > 1;
     const bool stays = live.state == SequenceState::prompt && info.state == SequenceState::prompt &&
-                       live.prompt_done == info.prompt_tokens_done && live.asked.is_plain();
+                       live.prompt_done == info.prompt_tokens_done && live.asked.is_plain() &&
+                       live.asked.generated_tail == 0;  // what it computes of that counts as no prompt
     const bool first =
         alike && stays && std::none_of(lives_.begin(), lives_.end(), [&](const auto& each) {
             const Live& other = each.second;

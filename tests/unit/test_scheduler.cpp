@@ -45,6 +45,34 @@ TEST_CASE("a batch smaller than the number of decodes serves everybody in turn")
     for (const Sequence* request : requests) CHECK(request->generated() >= 4);
 }
 
+TEST_CASE("turns in a small batch are kept while others sit out and come back") {
+    Bench bench(3, 1, 128);
+    std::vector<Sequence*> requests;
+    const auto sit_out = [](Sequence* one) {
+        while (one->room.has_room()) one->room.push(EventKind::token, "x");
+    };
+    for (int i = 0; i < 3; i++) {  // with batches of one token a prompt has its turn when nobody generates
+        requests.push_back(bench.submit(1, 100));
+        bench.pass();
+        sit_out(requests.back());
+    }
+    for (Sequence* one : requests) one->room.pop();
+    Sequence* unsteady = requests[0];
+    std::vector<int> waited(3, 0);
+    for (int i = 0; i < 60; i++) {
+        if (unsteady->room.has_room()) {
+            sit_out(unsteady);
+        } else {
+            unsteady->room.pop();
+        }
+        bench.pass();
+        for (size_t j = 1; j < requests.size(); j++) {
+            waited[j] = bench.row_of(requests[j]) != nullptr ? 0 : waited[j] + 1;
+            CHECK(waited[j] <= 2);
+        }
+    }
+}
+
 TEST_CASE("a large head lets followers pass for a while and then gets its blocks") {
     Bench bench(8, 64, 8, MemoryPolicy::reserve);
     bench.submit(1, 17 * 4);  // holds 5 of 8 blocks for a long time
