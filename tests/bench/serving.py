@@ -229,7 +229,8 @@ def overhead(bench):
     rows = []
     steps = [bench.ask_inside("step") for _ in range(bench.runs)]
     sampled = [bench.ask_inside("step", temperature=1) for _ in range(bench.runs)]
-    queue, lookup, intake = (bench.ask_inside(name) for name in ("queue", "lookup", "intake"))
+    queue, lookup = (bench.ask_inside(name) for name in ("queue", "lookup"))
+    intakes = [bench.ask_inside("intake") for _ in range(bench.runs)]
     rows = [Row(f"a step of {steps[0]['running']} sequences, greedy", column(steps, "step_p50_us"), " us", most=20),
             Row("the same, sampled from 97 tokens", column(sampled, "step_p50_us"), " us"),
             Row("a poll of their tokens", column(steps, "poll_us"), " us"),
@@ -238,9 +239,12 @@ def overhead(bench):
     for name, words in (("no_place", "for a place in the batch"), ("no_blocks", "for blocks")):
         rows.append(Row(f"a step while {queue['many']} requests wait {words}, times one while {queue['few']} do",
                         [queue[name + "_ratio"]], most=1.1))
-    rows.append(Row(f"latest end of a step of {intake['budget_us'] / 1000:g} ms that finds {intake['queued']} submissions",
-                    [intake["overshoot_max_us"]], " us"))
-    rows.append(Row("the same without waits for a core", [intake["own_overshoot_max_us"]], " us", most=500))
+    heads = bench.ask_inside("heads")
+    rows.append(Row(f"a step while {heads['heads']} requests that find {heads['found_tokens']} tokens lack blocks",
+                    [heads["step_p50_us"]], " us", most=20))
+    rows.append(Row(f"latest end of a step of {intakes[0]['budget_us'] / 1000:g} ms that finds {intakes[0]['queued']} submissions",
+                    column(intakes, "overshoot_max_us"), " us"))
+    rows.append(Row("the same without waits for a core", column(intakes, "own_overshoot_max_us"), " us", most=500))
     return "What the engine costs beside the model (a fake model that computes nothing), medians of steps", rows
 
 
@@ -350,9 +354,10 @@ def smoke(arguments):
     def overhead_allocates_nothing():
         answer = bench.ask_inside("step", steps=100)
         hold(answer["allocations"] == 0, answer)
-        for name, flags in (("queue", {"steps": 5, "queued": 300}), ("intake", {"queued": 300, "steps": 3}), ("lookup", {"repeats": 5})):
+        short = {"queue": {"steps": 5, "queued": 300}, "intake": {"queued": 300, "steps": 3}, "lookup": {"repeats": 5}, "heads": {"steps": 5}}
+        for name, flags in short.items():
             bench.ask_inside(name, **flags)
-        return "step, queue, intake, lookup"
+        return "step, queue, intake, lookup, heads"
 
     def pictures_are_drawn():
         with tempfile.TemporaryDirectory() as folder:
