@@ -163,7 +163,7 @@ typedef int32_t (*engine_write_fn)(void* user, const void* bytes, size_t size);
 typedef struct engine_model engine_model; /* weights and vocabulary; immutable, shared by any number of engines */
 
 /* Which code runs. The results are the same bytes; meant for tests and for measuring. */
-enum { ENGINE_CPU_AUTOMATIC = 0, ENGINE_CPU_SCALAR = 1, ENGINE_CPU_AVX2 = 2 };
+enum { ENGINE_CPU_AUTOMATIC = 0, ENGINE_CPU_SCALAR = 1, ENGINE_CPU_AVX2 = 2, ENGINE_CPU_AVX512 = 3 /* with VNNI */ };
 
 /* Settings of a model and of all engines made from it. */
 typedef struct engine_model_params {

@@ -36,6 +36,7 @@ Status read_params(const engine_model_params* in, LoadParams* out, Error* error)
         case ENGINE_CPU_AUTOMATIC: out->tier = cpu::CpuTier::automatic; break;
         case ENGINE_CPU_SCALAR: out->tier = cpu::CpuTier::scalar; break;
         case ENGINE_CPU_AVX2: out->tier = cpu::CpuTier::avx2; break;
+        case ENGINE_CPU_AVX512: out->tier = cpu::CpuTier::avx512; break;
         default:
             return fail(error, Status::INVALID_ARGUMENT, "cpu_code is %d, which names no code",
                         params.cpu_code);

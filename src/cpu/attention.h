@@ -11,23 +11,8 @@
 
 namespace treadle::cpu {
 
-#define TREADLE_ATTENTION_KERNELS                                                                           \
-    void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,           \
-                int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride, \
-                float* attended, size_t attended_stride, void* scratch)
-
-namespace scalar {
-TREADLE_ATTENTION_KERNELS;
-}
-namespace avx2 {
-TREADLE_ATTENTION_KERNELS;
-}
-
-#undef TREADLE_ATTENTION_KERNELS
-
 constexpr int32_t span_positions = 256;
 constexpr int32_t group_spans = 16;
-constexpr int32_t attention_tile_max = 6;  // rows × heads that share what is loaded of keys and values
 constexpr int32_t attention_blocks_at_once =
     4;  // whose keys or values stay in the first-level cache for all tiles
 

@@ -1,5 +1,4 @@
-// Attention over the paged cache, once for all tiers. Included by attention_*.cpp inside the tier's namespace, after
-// vector_math.inl.
+// Attention over the paged cache, once for all tiers. Included by kernels.inl.
 //
 // One call goes over the cache once, in spans of 256 positions. It takes the rows and heads that share a KV head in tiles of up
 // to six, so that what is loaded of keys and values into registers serves a tile, and what came into the first-level cache serves
@@ -52,7 +51,9 @@ struct Attention {  // what one call works on
     }
 };
 
-// The next tile's rows and heads, of `rest`: as even as six allow.
+constexpr int32_t attention_tile_max = accumulators_max < 12 ? accumulators_max : 12;
+
+// The next tile's rows and heads, of `rest`: as even as the most that a tile takes allow.
 static int32_t tile_size(int32_t rest) {
     const int32_t tiles = (rest + attention_tile_max - 1) / attention_tile_max;
     return (rest + tiles - 1) / tiles;
@@ -169,32 +170,27 @@ static void value_tile(const Attention& a, int32_t first_block, int32_t begin, i
 
 // How many blocks, or times 16 dimensions, a tile of that size takes at once, as the registers allow.
 template <int tile>
-constexpr int columns_of = tile == 1   ? 4
-                           : tile <= 3 ? 2
-                                       : 1;
+constexpr int columns_of = accumulators_max / tile >= 4   ? 4
+                           : accumulators_max / tile >= 2 ? 2
+                                                          : 1;
 
+template <int size = attention_tile_max>
 static void score_any_tile(int32_t tile, const Attention& a, const float* queries, int32_t first_block,
                            int32_t begin, int32_t end, float* scores) {
-    switch (tile) {
-        case 1: return score_tile<1, columns_of<1>>(a, queries, first_block, begin, end, scores);
-        case 2: return score_tile<2, columns_of<2>>(a, queries, first_block, begin, end, scores);
-        case 3: return score_tile<3, columns_of<3>>(a, queries, first_block, begin, end, scores);
-        case 4: return score_tile<4, columns_of<4>>(a, queries, first_block, begin, end, scores);
-        case 5: return score_tile<5, columns_of<5>>(a, queries, first_block, begin, end, scores);
-        default: return score_tile<6, columns_of<6>>(a, queries, first_block, begin, end, scores);
+    if constexpr (size > 1) {
+        if (tile < size) return score_any_tile<size - 1>(tile, a, queries, first_block, begin, end, scores);
     }
+    score_tile<size, columns_of<size>>(a, queries, first_block, begin, end, scores);
 }
 
+template <int size = attention_tile_max>
 static void value_any_tile(int32_t tile, const Attention& a, int32_t first_block, int32_t begin, int32_t end,
                            const float* p, float* out, size_t out_stride) {
-    switch (tile) {
-        case 1: return value_tile<1, columns_of<1>>(a, first_block, begin, end, p, out, out_stride);
-        case 2: return value_tile<2, columns_of<2>>(a, first_block, begin, end, p, out, out_stride);
-        case 3: return value_tile<3, columns_of<3>>(a, first_block, begin, end, p, out, out_stride);
-        case 4: return value_tile<4, columns_of<4>>(a, first_block, begin, end, p, out, out_stride);
-        case 5: return value_tile<5, columns_of<5>>(a, first_block, begin, end, p, out, out_stride);
-        default: return value_tile<6, columns_of<6>>(a, first_block, begin, end, p, out, out_stride);
+    if constexpr (size > 1) {
+        if (tile < size)
+            return value_any_tile<size - 1>(tile, a, first_block, begin, end, p, out, out_stride);
     }
+    value_tile<size, columns_of<size>>(a, first_block, begin, end, p, out, out_stride);
 }
 
 // Goes on with one row-head's chains over positions begin .. end - 1 of a span, which earlier row-heads of its tile don't see.
@@ -328,7 +324,7 @@ static void write_output(const Attention& a, float* attended, size_t stride) {
     }
 }
 
-void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
+static void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
             int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride,
             float* attended, size_t attended_stride, void* scratch) {
     const int32_t heads = shape.heads / shape.kv_heads;

@@ -15,7 +15,7 @@ class CpuBackend final : public Backend {
 public:
     CpuBackend(const CpuWeightStore& store, const BackendParams& params, MemorySet& memory)
         : store_(store), params_(params), memory_(memory),
-          rates_(&store.kernels() == &scalar_kernels() ? scalar_rates : avx2_rates), plan_(&memory.other),
+          plan_(&memory.other),
           buffers_(&memory.other), cuts_(&memory.other), tiles_(&memory.other) {}
 
     size_t kv_bytes_per_block(const Program& program) const override;
@@ -37,7 +37,6 @@ private:
     const CpuWeightStore& store_;
     const BackendParams params_;
     MemorySet& memory_;
-    const Rates rates_;
     PassPlan plan_;
     PassBuffers buffers_;
     std::pmr::vector<Cut> cuts_;       // (regions)
@@ -135,13 +134,13 @@ Status CpuBackend::begin(const PassInput& input, Dims dims) {
     TREADLE_TRY(buffers_.take(input, dims, plan_));
     under_way_ = true;
     has_results_ = false;
-    buffers_.cut_attention(plan_, rates_, params_.threads);
+    buffers_.cut_attention(plan_, store_.kernels().rates, params_.threads);
     for (size_t i = 0; i < plan_.regions.size(); ++i) {
         const Region& region = plan_.regions[i];
         switch (region.kind) {
             case RegionKind::copies: cuts_[i] = cut_copies(); break;
             case RegionKind::attend: cuts_[i] = cut_attend(region); break;
-            default: cuts_[i] = plan_.cut(region, dims, rates_, params_.threads); break;
+            default: cuts_[i] = plan_.cut(region, dims, store_.kernels().rates, params_.threads); break;
         }
         tiles_[i] = cuts_[i].tiles;
     }

@@ -7,11 +7,10 @@
 
 #include "base/hooks.h"
 #include "base/memory.h"
+#include "cpu/tiers.h"
 #include "ops/backend.h"
 
 namespace treadle::cpu {
-
-enum class CpuTier : int32_t { automatic, scalar, avx2 };
 
 // `progress` is asked while tensors are packed (bytes of the tensor at hand). INVALID_ARGUMENT: a tier that
 // this machine or build lacks. `memory` must outlive the store: packed weights are of kind weights, the

@@ -1,4 +1,4 @@
-// What the processor and the operating system offer. Asked once per store; nothing is remembered.
+// What the processor and the operating system offer.
 #include "cpu/kernels.h"
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -6,29 +6,85 @@
 #endif
 
 namespace treadle::cpu {
+namespace {
 
 #if defined(__x86_64__) || defined(__i386__)
 
-bool cpu_has_avx2() {
-    unsigned eax = 0;
-    unsigned ebx = 0;
-    unsigned ecx = 0;
-    unsigned edx = 0;
-    if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0) return false;
-    constexpr unsigned needed = bit_FMA | bit_OSXSAVE | bit_AVX | bit_F16C;
-    if ((ecx & needed) != needed) return false;
+constexpr uint32_t ymm_state = 0x6;   // XMM and the upper halves of YMM
+constexpr uint32_t zmm_state = 0xe6;  // masks and the rest of ZMM too
 
-    unsigned saved_low = 0;  // which registers the operating system saves: XMM and YMM are bits 1 and 2
-    unsigned saved_high = 0;
-    __asm__ volatile("xgetbv" : "=a"(saved_low), "=d"(saved_high) : "c"(0));
-    if ((saved_low & 6) != 6) return false;
-    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ebx & bit_AVX2) != 0;
+struct Features {
+    uint32_t basic = 0;     // leaf 1, ecx
+    uint32_t extended = 0;  // leaf 7, ebx
+    uint32_t more = 0;      // leaf 7, ecx
+    uint32_t saved = 0;     // registers that the operating system saves
+};
+
+constexpr bool has_all(uint32_t bits, uint32_t needed) { return (bits & needed) == needed; }
+
+Features features() {
+    Features found;
+    uint32_t eax = 0;
+    uint32_t ebx = 0;
+    uint32_t edx = 0;
+    if (__get_cpuid(1, &eax, &ebx, &found.basic, &edx) == 0) return {};
+    if (has_all(found.basic, bit_OSXSAVE)) {
+        uint32_t high = 0;
+        __asm__ volatile("xgetbv" : "=a"(found.saved), "=d"(high) : "c"(0));
+    }
+    __get_cpuid_count(7, 0, &eax, &found.extended, &found.more, &edx);
+    return found;
+}
+
+bool has_avx2(const Features& cpu) {
+    return has_all(cpu.basic, bit_FMA | bit_AVX | bit_F16C) && has_all(cpu.extended, bit_AVX2) &&
+           has_all(cpu.saved, ymm_state);
+}
+
+bool has_avx512(const Features& cpu) {
+    constexpr uint32_t extended = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    return has_avx2(cpu) && has_all(cpu.extended, extended) && has_all(cpu.more, bit_AVX512VNNI) &&
+           has_all(cpu.saved, zmm_state);
 }
 
 #else
 
-bool cpu_has_avx2() { return false; }
+struct Features {};
+
+Features features() { return {}; }
+bool has_avx2(const Features&) { return false; }
+bool has_avx512(const Features&) { return false; }
 
 #endif
+
+}  // namespace
+
+bool cpu_has(CpuTier tier) {
+    switch (tier) {
+        case CpuTier::automatic:
+        case CpuTier::scalar: return true;
+        case CpuTier::avx2: return has_avx2(features());
+        case CpuTier::avx512: return has_avx512(features());
+    }
+    return false;
+}
+
+const Kernels& kernels_of(CpuTier tier) {
+    switch (tier == CpuTier::automatic ? best_tier() : tier) {
+#define TREADLE_CPU_TIER_KERNELS(name) \
+    case CpuTier::name: return name::kernels;
+        TREADLE_CPU_TIERS(TREADLE_CPU_TIER_KERNELS)
+#undef TREADLE_CPU_TIER_KERNELS
+        default: return scalar::kernels;
+    }
+}
+
+CpuTier best_tier() {
+    CpuTier best = CpuTier::scalar;
+#define TREADLE_CPU_TIER_BEST(name) best = cpu_has(CpuTier::name) ? CpuTier::name : best;
+    TREADLE_CPU_TIERS(TREADLE_CPU_TIER_BEST)
+#undef TREADLE_CPU_TIER_BEST
+    return best;
+}
 
 }  // namespace treadle::cpu

@@ -1,4 +1,4 @@
-// The table of kernels that the CPU backend calls: one table per tier (scalar specification, AVX2, ...), all equal by bytes.
+// The table of kernels that the CPU backend calls: one table per tier, all equal by bytes.
 // A kernel works on raw pointers; tiles, threads and value layout are cpu_backend.cpp's business.
 //
 // The cache of one layer of a group, f16, lies in slabs of 2^slab_shift blocks; block b is in slab b >> slab_shift, and within
@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "cpu/packed.h"
+#include "cpu/tiers.h"
 #include "ops/backend.h"
 
 namespace treadle::cpu {
@@ -53,8 +54,18 @@ struct RopeShape {
     float query_scale = 1;
 };
 
+// What kernels achieve on one core, roughly: tiles have to be neither tiny nor long, not equal.
+struct Rates {
+    double macs_per_ns;
+    double float_macs_per_ns;
+    double attention_macs_per_ns;
+    double elements_per_ns;  // of row-wise operations
+    double bytes_per_ns;     // of weights from memory
+};
+
 struct Kernels {
     const char* tier;
+    Rates rates;
 
     // residual row = row `token` of w, decoded exactly, times scale (one rounded product).
     void (*embed)(const PackedMatrix& w, int32_t token, float scale, float* out);
@@ -87,14 +98,24 @@ struct Kernels {
 
     // Everything rule 7 asks of one row of logits (vocabulary).
     void (*candidates)(const float* logits, int32_t vocabulary, float inverse_temperature, RowResult* out);
+
+    // out[i] = exp2(x[i]), exp(x[i]), for i below n, as the others compute them; for tests.
+    void (*exp2)(const float* x, int32_t n, float* out);
+    void (*exp)(const float* x, int32_t n, float* out);
 };
 
 constexpr int32_t attend_rows_max = 8;
 size_t attention_scratch_bytes(const AttentionShape& shape,
                                int32_t positions_max);  // grows by a part per 4,096 positions
 
-const Kernels& scalar_kernels();
-const Kernels* avx2_kernels();  // null where this build has no such code
-bool cpu_has_avx2();            // with FMA and F16C, and enabled by the operating system
+#define TREADLE_TIER_KERNELS(tier) \
+    namespace tier {               \
+    extern const Kernels kernels;  \
+    }
+TREADLE_CPU_TIERS(TREADLE_TIER_KERNELS)
+#undef TREADLE_TIER_KERNELS
+
+// Of the best tier for automatic. May run where cpu_has(tier); asking runs none of its instructions.
+const Kernels& kernels_of(CpuTier tier);
 
 }  // namespace treadle::cpu

@@ -1,24 +1,7 @@
-// The table of the scalar tier: the specification that every other tier equals by bytes.
-#include "cpu/attention.h"
-#include "cpu/kernels.h"
-#include "cpu/linear.h"
-#include "cpu/vector.h"
+// The scalar tier: the specification that every other one equals by bytes. Its linear kernels, which take long to compile, are in linear_scalar.cpp.
+#include "cpu/kernels_tier.h"
+#include "cpu/lanes_scalar.h"
 
-namespace treadle::cpu {
-
-const Kernels& scalar_kernels() {
-    static constexpr Kernels table = {
-        .tier = "scalar",
-        .embed = scalar::embed,
-        .add_norm = scalar::add_norm,
-        .quantize = scalar::quantize,
-        .linear = scalar::linear,
-        .rope_write = scalar::rope_write,
-        .attend = scalar::attend,
-        .gate = scalar::gate,
-        .candidates = scalar::candidates,
-    };
-    return table;
-}
-
-}  // namespace treadle::cpu
+namespace treadle::cpu::scalar {
+#include "cpu/kernels.inl"
+}  // namespace treadle::cpu::scalar

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "cpu/kernels.h"
+
 #define TREADLE_LANES_WORD [[gnu::always_inline]] static inline
 
 namespace treadle::cpu::avx2 {
@@ -19,6 +21,10 @@ struct F32x16 {
 struct I32x16 {
     __m256i low, high;
 };
+
+constexpr const char* tier_name = "avx2";
+constexpr Rates rates = {30, 8, 4, 1, 10};
+constexpr int32_t accumulators_max = 6;  // values that registers hold beside what else a loop needs
 
 // ---- Making, loading, storing. Pointers need no alignment.
 

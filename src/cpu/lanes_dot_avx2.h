@@ -29,6 +29,8 @@ constexpr int32_t tile_rows = 2;
 constexpr int32_t tile_rows = 4;
 #endif
 
+constexpr bool dots_have_16_bits = true;
+
 TREADLE_LANES_WORD I32x16 load_line(const uint8_t* from) {
     const auto* line = reinterpret_cast<const __m256i*>(from);
     return {_mm256_load_si256(line), _mm256_load_si256(line + 1)};

@@ -16,6 +16,8 @@ namespace treadle::cpu::scalar {
 
 constexpr int32_t tile_rows = 1;
 
+constexpr bool dots_have_16_bits = false;
+
 TREADLE_LANES_WORD I32x16 load_line(const uint8_t* from) {  // 64 bytes, 64-byte aligned
     I32x16 r;
     std::memcpy(r.at, from, sizeof r.at);

@@ -13,6 +13,7 @@
 
 #include "base/exact_fma.h"
 #include "base/float16.h"
+#include "cpu/kernels.h"
 
 #define TREADLE_LANES_WORD [[gnu::always_inline]] static inline
 
@@ -32,6 +33,10 @@ struct F32x16 {
 struct I32x16 {
     int32_t at[16];
 };
+
+constexpr const char* tier_name = "scalar";
+constexpr Rates rates = {0.5, 0.3, 0.3, 0.1, 10};
+constexpr int32_t accumulators_max = 6;  // values that registers hold beside what else a loop needs
 
 // ---- Making, loading, storing. Pointers need no alignment.
 

@@ -125,6 +125,7 @@ constexpr bool is_wide(PackedCodes kind) { return kind == PackedCodes::u8 || kin
 
 // Quads that the tier may add up before it must finish a sum (lanes_dot_avx2.h).
 constexpr int32_t quads_per_sum(PackedCodes kind) {
+    if (!dots_have_16_bits) return 8;
     return kind == PackedCodes::u6 ? 2 : kind == PackedCodes::u5 ? 4 : 8;
 }
 

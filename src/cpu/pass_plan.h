@@ -66,17 +66,6 @@ struct Cut {
     int32_t tiles = 0;
 };
 
-// What kernels achieve on one core, roughly: tiles have to be neither tiny nor long, not equal.
-struct Rates {
-    double macs_per_ns;
-    double float_macs_per_ns;
-    double attention_macs_per_ns;
-    double elements_per_ns;  // of row-wise operations
-    double bytes_per_ns;     // of weights from memory
-};
-constexpr Rates avx2_rates{30, 8, 4, 1, 10};
-constexpr Rates scalar_rates{0.5, 0.3, 0.3, 0.1, 10};
-
 class PassPlan {
 public:
     explicit PassPlan(std::pmr::memory_resource* memory) : regions(memory), steps(memory), parts(memory) {}

@@ -29,6 +29,6 @@ TREADLE_LANES_WORD void quantize_group(const float* x, int8_t* q, float* scale, 
     sums[1] = sum(second_q);
 }
 
-void quantize(const float* x, int32_t columns, int8_t* q, float* scale, int32_t* sums) {
+static void quantize(const float* x, int32_t columns, int8_t* q, float* scale, int32_t* sums) {
     for (int32_t k = 0; k < columns; k += 32) quantize_group(x + k, q + k, scale + k / 32, sums + k / 16);
 }

@@ -1,5 +1,4 @@
-// Norm, rotary positions and gate, once for all tiers. Included by vector_*.cpp inside the tier's namespace, after
-// vector_math.inl.
+// Norm, rotary positions and gate, once for all tiers. Included by kernels.inl.
 //
 // Invariant: elements are independent of how they fall into lanes; sums have the contract's order (rule 6).
 
@@ -25,7 +24,7 @@ TREADLE_LANES_WORD F32x16 add_and_square(float* residual, const float* delta, F3
 
 // residual = residual + delta, one add. mean = (sum of squares) / columns; r = 1 / sqrt(mean + epsilon), each step rounded;
 // out = (residual * r) * gain, two rounded products.
-void add_norm(float* residual, const float* delta, const float* gain, float epsilon, int32_t columns,
+static void add_norm(float* residual, const float* delta, const float* gain, float epsilon, int32_t columns,
               float* out) {
     F32x16 squares[16];
     for (int32_t group = 0; group < 16; group++) {
@@ -95,7 +94,7 @@ static void rotate(const Rotation& rotation, int32_t dims, float* head) {
 }
 
 // Queries are multiplied by query_scale first (one rounded product), then rotated. head_dim is a multiple of 16.
-void rope_write(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv,
+static void rope_write(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv,
                 int32_t slot, const LayerCache& cache) {
     Rotation rotation;
     spread_rotation(rope, cos_sin, &rotation);
@@ -138,7 +137,7 @@ TREADLE_LANES_WORD F32x16 silu_gate(F32x16 x, F32x16 y) {
     return mul(div(x, denominator), y);
 }
 
-void gate([[maybe_unused]] GateKind kind, const float* gate_up, int32_t n, float* out) {
+static void gate([[maybe_unused]] GateKind kind, const float* gate_up, int32_t n, float* out) {
     const float* const up = gate_up + n;
     int32_t i = 0;
     for (; i + 16 <= n; i += 16) store(out + i, silu_gate(load(gate_up + i), load(up + i)));
@@ -146,14 +145,14 @@ void gate([[maybe_unused]] GateKind kind, const float* gate_up, int32_t n, float
         store_first(out + i, silu_gate(load_first(gate_up + i, n - i), load_first(up + i, n - i)), n - i);
 }
 
-void exp2_of(const float* x, int32_t n, float* out) {
+static void exp2_of(const float* x, int32_t n, float* out) {
     for (int32_t i = 0; i < n; i += 16) {
         const int32_t count = n - i < 16 ? n - i : 16;
         store_first(out + i, exp2(load_first(x + i, count)), count);
     }
 }
 
-void exp_of(const float* x, int32_t n, float* out) {
+static void exp_of(const float* x, int32_t n, float* out) {
     for (int32_t i = 0; i < n; i += 16) {
         const int32_t count = n - i < 16 ? n - i : 16;
         store_first(out + i, exp(load_first(x + i, count)), count);

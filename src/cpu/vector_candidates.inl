@@ -1,5 +1,4 @@
-// What is kept of a row of logits (rule 7), once for all tiers. Included by vector_*.cpp inside the tier's namespace, after
-// vector_math.inl.
+// What is kept of a row of logits (rule 7), once for all tiers. Included by kernels.inl.
 //
 // The best 256 are found without sorting the row: the row is cut into at most 1,024 slices; the 256th largest of the slices'
 // maxima is a lower bound of the 256th largest logit, since each of 256 slices holds a logit that reaches it. What reaches the
@@ -93,7 +92,7 @@ static void collect(const float* logits, int32_t begin, int32_t end, CandidatePo
     }
 }
 
-void candidates(const float* logits, int32_t vocabulary, float inverse_temperature, RowResult* out) {
+static void candidates(const float* logits, int32_t vocabulary, float inverse_temperature, RowResult* out) {
     *out = RowResult{};
     LogitSlices slices;
     find_maxima(logits, vocabulary, &slices);

@@ -1,5 +1,4 @@
-// exp2 and exp of base/math.h in lanes. Included by each tier's vector_*.cpp and attention_*.cpp inside the tier's namespace,
-// after its vocabulary of lanes.
+// exp2 and exp of base/math.h in lanes. Included by kernels.inl.
 //
 // Invariant: equal by bits to math::exp2 and math::exp for every input.
 

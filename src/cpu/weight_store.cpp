@@ -28,16 +28,12 @@ const StoredWeight* CpuWeightStore::find(WeightId id) const {
 
 Status make_cpu_weight_store(CpuTier tier, const ProgressHook& progress, MemorySet& memory,
                              Owned<WeightStore>* out, Error* error) {
-    const Kernels* kernels = &scalar_kernels();
-    if (tier != CpuTier::scalar && avx2_kernels() != nullptr && cpu_has_avx2()) kernels = avx2_kernels();
-    if (tier == CpuTier::avx2 && kernels != avx2_kernels()) {
-        return fail(error, Status::INVALID_ARGUMENT,
-                    "tier avx2: this processor has no AVX2 with FMA and F16C");
-    }
-    if (tier != CpuTier::automatic && tier != CpuTier::scalar && tier != CpuTier::avx2) {
+    if (tier < CpuTier::automatic || tier > CpuTier::avx512)
         return fail(error, Status::INVALID_ARGUMENT, "tier %d is unknown", static_cast<int>(tier));
-    }
-    *out = make_owned<CpuWeightStore>(&memory.other, *kernels, progress, memory);
+    const Kernels& kernels = kernels_of(tier);
+    if (!cpu_has(tier))
+        return fail(error, Status::INVALID_ARGUMENT, "tier %s: this processor lacks it", kernels.tier);
+    *out = make_owned<CpuWeightStore>(&memory.other, kernels, progress, memory);
     return Status::OK;
 }
 

@@ -73,7 +73,7 @@ struct Activations {
           scale(f32.size() / 32), sum(f32.size() / 16) {
         std::mt19937 random(2);
         for (float& value : f32) value = static_cast<float>(random() % 2001) * 1e-3f - 1.0f;
-        scalar::quantize(f32.data(), static_cast<int32_t>(f32.size()), q.data(), scale.data(), sum.data());
+        scalar::kernels.quantize(f32.data(), static_cast<int32_t>(f32.size()), q.data(), scale.data(), sum.data());
         act = {q.data(), scale.data(), sum.data(), f32.data(), columns};
     }
     std::vector<float> f32;
@@ -83,8 +83,15 @@ struct Activations {
     Act act;
 };
 
-template <auto linear, TensorType type>
+// False where this processor lacks the tier, said in its row.
+bool can_run(CpuTier tier, benchmark::State& state) {
+    if (!cpu_has(tier)) state.SkipWithError("this processor lacks the tier");
+    return cpu_has(tier);
+}
+
+template <CpuTier tier, TensorType type>
 void matrix(benchmark::State& state) {
+    if (!can_run(tier, state)) return;
     const FloatMode mode;
     const auto outputs = static_cast<int32_t>(state.range(0));
     const auto columns = static_cast<int32_t>(state.range(1));
@@ -95,7 +102,7 @@ void matrix(benchmark::State& state) {
     size_t turn = 0;
     for (auto _ : state) {
         const PackedMatrix& w = weights.packed[turn++ % weights.packed.size()].matrix;
-        linear(w, nullptr, activations.act, nullptr, rows, 0, w.panels(), out.data(),
+        kernels_of(tier).linear(w, nullptr, activations.act, nullptr, rows, 0, w.panels(), out.data(),
                static_cast<size_t>(outputs));
         benchmark::DoNotOptimize(out.data());
     }
@@ -119,40 +126,42 @@ void block_256_shapes(benchmark::internal::Benchmark* bench) {
     for (const int64_t rows : {1, 4, 64}) bench->Args({2048, 1024, rows});
 }
 
-template <auto quantize>
+template <CpuTier tier>
 void quantization(benchmark::State& state) {
+    if (!can_run(tier, state)) return;
     const FloatMode mode;
     Activations a(1, 1536);
     for (auto _ : state) {
-        quantize(a.f32.data(), 1536, a.q.data(), a.scale.data(), a.sum.data());
+        kernels_of(tier).quantize(a.f32.data(), 1536, a.q.data(), a.scale.data(), a.sum.data());
         benchmark::DoNotOptimize(a.q.data());
     }
     state.counters["Gvalue/s"] = benchmark::Counter(1e-9 * 1536 * static_cast<double>(state.iterations()),
                                                     benchmark::Counter::kIsRate);
 }
 
-BENCHMARK(matrix<avx2::linear, TensorType::Q4_1>)->Name("linear avx2 Q4_1")->Apply(smol_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::Q4_0>)->Name("linear avx2 Q4_0")->Apply(smol_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::Q8_0>)->Name("linear avx2 Q8_0")->Apply(smol_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::Q8_0>)
-    ->Name("linear avx2 Q8_0 head")
-    ->ArgNames({"outputs", "columns", "rows"})
-    ->Args({49152, 576, 1})
-    ->Args({49152, 576, 8});
-BENCHMARK(matrix<avx2::linear, TensorType::Q2_K>)->Name("linear avx2 Q2_K")->Apply(block_256_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::Q3_K>)->Name("linear avx2 Q3_K")->Apply(block_256_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::Q4_K>)->Name("linear avx2 Q4_K")->Apply(block_256_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::Q5_K>)->Name("linear avx2 Q5_K")->Apply(block_256_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::Q6_K>)->Name("linear avx2 Q6_K")->Apply(block_256_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::IQ4_XS>)->Name("linear avx2 IQ4_XS")->Apply(block_256_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::MXFP4>)->Name("linear avx2 MXFP4")->Apply(block_256_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::F16>)->Name("linear avx2 F16")->Apply(block_256_shapes);
-BENCHMARK(matrix<avx2::linear, TensorType::F32>)->Name("linear avx2 F32")->Apply(block_256_shapes);
-BENCHMARK(matrix<scalar::linear, TensorType::Q4_1>)
-    ->Name("linear scalar Q4_1")
-    ->ArgNames({"outputs", "columns", "rows"})
-    ->Args({3072, 576, 1});
-BENCHMARK(quantization<avx2::quantize>)->Name("quantize avx2 1536");
-BENCHMARK(quantization<scalar::quantize>)->Name("quantize scalar 1536");
+void head_shapes(benchmark::internal::Benchmark* bench) {
+    bench->ArgNames({"outputs", "columns", "rows"});
+    for (const int64_t rows : {1, 8}) bench->Args({49152, 576, rows});
+}
 
 }  // namespace
+
+#define TREADLE_BENCH_LINEAR(tier, type, shapes) \
+    BENCHMARK(matrix<CpuTier::tier, TensorType::type>)->Name("linear " #tier " " #type)->Apply(shapes)
+#define TREADLE_BENCH_TIER(tier)                                                                        \
+    TREADLE_BENCH_LINEAR(tier, Q4_1, smol_shapes);                                                      \
+    TREADLE_BENCH_LINEAR(tier, Q4_0, smol_shapes);                                                      \
+    TREADLE_BENCH_LINEAR(tier, Q8_0, smol_shapes);                                                      \
+    TREADLE_BENCH_LINEAR(tier, Q8_0, head_shapes);                                                      \
+    TREADLE_BENCH_LINEAR(tier, Q2_K, block_256_shapes);                                                 \
+    TREADLE_BENCH_LINEAR(tier, Q3_K, block_256_shapes);                                                 \
+    TREADLE_BENCH_LINEAR(tier, Q4_K, block_256_shapes);                                                 \
+    TREADLE_BENCH_LINEAR(tier, Q5_K, block_256_shapes);                                                 \
+    TREADLE_BENCH_LINEAR(tier, Q6_K, block_256_shapes);                                                 \
+    TREADLE_BENCH_LINEAR(tier, IQ4_XS, block_256_shapes);                                               \
+    TREADLE_BENCH_LINEAR(tier, MXFP4, block_256_shapes);                                                \
+    TREADLE_BENCH_LINEAR(tier, F16, block_256_shapes);                                                  \
+    TREADLE_BENCH_LINEAR(tier, F32, block_256_shapes);                                                  \
+    BENCHMARK(quantization<CpuTier::tier>)->Name("quantize " #tier " 1536");
+
+TREADLE_CPU_TIERS(TREADLE_BENCH_TIER)

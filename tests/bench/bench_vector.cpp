@@ -27,9 +27,16 @@ std::vector<float> random_floats(size_t count) {
     return values;
 }
 
+// False where this processor lacks the tier, said in its row.
+bool can_run(CpuTier tier, benchmark::State& state) {
+    if (!cpu_has(tier)) state.SkipWithError("this processor lacks the tier");
+    return cpu_has(tier);
+}
+
 // One layer, all KV heads: `rows` rows that end at position `context` - 1; blocks lie in reverse order.
-template <auto attend>
+template <CpuTier tier>
 void attention(benchmark::State& state) {
+    if (!can_run(tier, state)) return;
     const FloatMode mode;
     const int32_t context = static_cast<int32_t>(state.range(0)), rows = static_cast<int32_t>(state.range(1));
     const size_t block_halves = static_cast<size_t>(smol.kv_heads) * smol.head_dim * 16;
@@ -48,23 +55,25 @@ void attention(benchmark::State& state) {
     const LayerCache layer{&planes[0], &planes[1], 2 * block_halves, 24};  // all in one slab
     for (auto _ : state)
         for (int32_t head = 0; head < smol.kv_heads; head++)
-            attend(smol, layer, block_table.data(), context - rows, rows, head, queries.data(), row_floats,
+            kernels_of(tier).attend(smol, layer, block_table.data(), context - rows, rows, head, queries.data(), row_floats,
                    out.data(), row_floats, aligned);
     const double macs = 2.0 * rows * smol.heads * smol.head_dim * context;
     state.counters["GMAC/s"] = benchmark::Counter(macs * 1e-9 * static_cast<double>(state.iterations()),
                                                   benchmark::Counter::kIsRate);
 }
 
-template <auto add_norm>
+template <CpuTier tier>
 void norm(benchmark::State& state) {
+    if (!can_run(tier, state)) return;
     const FloatMode mode;
     const std::vector<float> delta(576, 1e-9f), gain = random_floats(576);
     std::vector<float> residual = random_floats(576), out(576);
-    for (auto _ : state) add_norm(residual.data(), delta.data(), gain.data(), 1e-5f, 576, out.data());
+    for (auto _ : state) kernels_of(tier).add_norm(residual.data(), delta.data(), gain.data(), 1e-5f, 576, out.data());
 }
 
-template <auto rope_write>
+template <CpuTier tier>
 void rope(benchmark::State& state) {
+    if (!can_run(tier, state)) return;
     const FloatMode mode;
     const size_t block_halves = static_cast<size_t>(smol.kv_heads) * smol.head_dim * 16;
     std::vector<uint16_t> cache(2 * block_halves);
@@ -77,25 +86,27 @@ void rope(benchmark::State& state) {
     std::vector<float> qkv = random_floats((smol.heads + 2 * smol.kv_heads) * smol.head_dim);
     uint16_t* const planes[] = {cache.data(), cache.data() + block_halves};
     for (auto _ : state)
-        rope_write(smol, {PairOrder::adjacent, 64, 1.0f}, cos_sin.data(), qkv.data(), 5,
+        kernels_of(tier).rope_write(smol, {PairOrder::adjacent, 64, 1.0f}, cos_sin.data(), qkv.data(), 5,
                    {&planes[0], &planes[1], 2 * block_halves, 24});
 }
 
-template <auto gate>
+template <CpuTier tier>
 void silu(benchmark::State& state) {
+    if (!can_run(tier, state)) return;
     const FloatMode mode;
     const std::vector<float> gate_up = random_floats(2 * 1536);
     std::vector<float> out(1536);
-    for (auto _ : state) gate(GateKind::silu, gate_up.data(), 1536, out.data());
+    for (auto _ : state) kernels_of(tier).gate(GateKind::silu, gate_up.data(), 1536, out.data());
 }
 
-template <auto candidates>
+template <CpuTier tier>
 void best(benchmark::State& state) {
+    if (!can_run(tier, state)) return;
     const FloatMode mode;
     std::vector<float> logits = random_floats(static_cast<size_t>(state.range(0)));
     for (float& logit : logits) logit *= 4;
     RowResult row;
-    for (auto _ : state) candidates(logits.data(), static_cast<int32_t>(logits.size()), 1.25f, &row);
+    for (auto _ : state) kernels_of(tier).candidates(logits.data(), static_cast<int32_t>(logits.size()), 1.25f, &row);
 }
 
 void contexts(benchmark::internal::Benchmark* bench) {
@@ -106,13 +117,11 @@ void contexts(benchmark::internal::Benchmark* bench) {
 
 }  // namespace
 
-BENCHMARK(attention<avx2::attend>)->Name("attend/avx2")->Apply(contexts);
-BENCHMARK(attention<scalar::attend>)->Name("attend/scalar")->Args({512, 1})->ArgNames({"context", "rows"});
-BENCHMARK(norm<avx2::add_norm>)->Name("add_norm/avx2");
-BENCHMARK(norm<scalar::add_norm>)->Name("add_norm/scalar");
-BENCHMARK(rope<avx2::rope_write>)->Name("rope_write/avx2");
-BENCHMARK(rope<scalar::rope_write>)->Name("rope_write/scalar");
-BENCHMARK(silu<avx2::gate>)->Name("gate/avx2");
-BENCHMARK(silu<scalar::gate>)->Name("gate/scalar");
-BENCHMARK(best<avx2::candidates>)->Name("candidates/avx2")->Arg(49152)->Arg(262144);
-BENCHMARK(best<scalar::candidates>)->Name("candidates/scalar")->Arg(49152);
+#define TREADLE_BENCH_TIER(tier)                                                                      \
+    BENCHMARK(attention<CpuTier::tier>)->Name("attend/" #tier)->Apply(contexts);                      \
+    BENCHMARK(norm<CpuTier::tier>)->Name("add_norm/" #tier);                                          \
+    BENCHMARK(rope<CpuTier::tier>)->Name("rope_write/" #tier);                                        \
+    BENCHMARK(silu<CpuTier::tier>)->Name("gate/" #tier);                                              \
+    BENCHMARK(best<CpuTier::tier>)->Name("candidates/" #tier)->Arg(49152)->Arg(262144);
+
+TREADLE_CPU_TIERS(TREADLE_BENCH_TIER)

@@ -113,7 +113,7 @@ TEST_CASE("beams on SmolLM2: hypotheses computed alone agree by bytes, and preem
         for (size_t i = 0; i < row.tokens.size(); i++) {
             RowResult result;
             const float* at = logits.data() + (prompt + i - 1) * vocabulary;
-            cpu::scalar::candidates(at, static_cast<int32_t>(vocabulary), 1, &result);
+            cpu::scalar::kernels.candidates(at, static_cast<int32_t>(vocabulary), 1, &result);
             const float logprob = log_probability(result, at[row.tokens[i]]);
             CHECK(logprob == row.logprobs[i]);
             sum += logprob;

@@ -27,6 +27,7 @@ struct LanesWords {
 
 LanesWords scalar_lanes_words();
 LanesWords avx2_lanes_words();
+LanesWords avx512_lanes_words();
 
 // out[i] = a[i] · b[i] + c[i] by the CPU's own FMA.
 void hardware_fma(const float* a, const float* b, const float* c, float* out, int count);

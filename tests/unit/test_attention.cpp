@@ -18,13 +18,14 @@
 #include "base/float_mode.h"
 #include "base/math.h"
 #include "cpu/attention.h"
+#include "tiers.h"
 
 using namespace treadle;
 using namespace treadle::cpu;
 
 namespace {
 
-using AttendFunction = decltype(&scalar::attend);
+using AttendFunction = decltype(Kernels::attend);
 
 // A sequence of `positions` in a cache whose blocks are shuffled or not; what the sequence doesn't fill is NaN.
 struct Case {
@@ -191,8 +192,8 @@ std::vector<float> literal_row(Case& c, int32_t position) {
 }
 
 std::vector<AttendFunction> tiers() {
-    std::vector<AttendFunction> all{scalar::attend};
-    if (cpu_has_avx2()) all.push_back(avx2::attend);
+    std::vector<AttendFunction> all;
+    for (const Kernels* kernels : test::runnable_kernels()) all.push_back(kernels->attend);
     return all;
 }
 
@@ -204,7 +205,7 @@ TEST_CASE("attention: close to a softmax in double") {
         Case c = make_case(shape, 1100, true, 5);
         double worst = 0;
         for (const int32_t position : {0, 1, 15, 16, 17, 255, 256, 257, 511, 1000, 1099}) {
-            const std::vector<float> got = attend_rows(scalar::attend, c, position, 1);
+            const std::vector<float> got = attend_rows(scalar::kernels.attend, c, position, 1);
             const std::vector<double> want = reference_row(c, position);
             for (size_t i = 0; i < want.size(); i++) worst = std::max(worst, std::abs(got[i] - want[i]));
         }
@@ -254,7 +255,7 @@ TEST_CASE("attention: a row does not depend on the rows of its call") {
             const int32_t rows = 1 + (first * 5 + heads_per_kv) % 8;
             const std::vector<float> chunk = attend_rows(attend, c, first, rows);
             for (int32_t row = 0; row < rows; row++) CHECK(same(row_of(chunk, c, row), alone[first + row]));
-            if (first % 7 == 0) CHECK(same(chunk, attend_rows(scalar::attend, c, first, rows)));
+            if (first % 7 == 0) CHECK(same(chunk, attend_rows(scalar::kernels.attend, c, first, rows)));
         }
     }
 }
@@ -298,10 +299,10 @@ TEST_CASE("attention: special values") {
                         special;
                 }
             for (const int32_t first : {0, 100, 285, 592}) {
-                const std::vector<float> want = attend_rows(scalar::attend, c, first, 8);
+                const std::vector<float> want = attend_rows(scalar::kernels.attend, c, first, 8);
                 for (int32_t row = 0; row < 8; row += 3)
                     CHECK(same(row_of(want, c, row), literal_row(c, first + row)));
-                if (cpu_has_avx2()) CHECK(same(attend_rows(avx2::attend, c, first, 8), want));
+                for (const AttendFunction attend : tiers()) CHECK(same(attend_rows(attend, c, first, 8), want));
             }
             if (variant < 2) {  // rows before the special one don't notice
                 Case untouched = clean;

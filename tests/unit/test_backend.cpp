@@ -62,7 +62,7 @@ std::vector<RowOutput> outputs_of(const Backend& backend, int32_t vocabulary) {
 class Interpreter {
 public:
     Interpreter(const Program& program, const cpu::CpuWeightStore& store)
-        : p_(program), store_(store), k_(cpu::scalar_kernels()) {
+        : p_(program), store_(store), k_(cpu::scalar::kernels) {
         const size_t halves =
             size_t(p_.kv_heads) * size_t(p_.head_dim) * 16 * pool_blocks * size_t(p_.groups[0].layers);
         keys_.assign(halves, 0x7e00);
@@ -571,9 +571,13 @@ TEST_CASE("the store picks a tier and refuses bad tensors") {
     REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, {}, memory, &store, &error) == Status::OK);
     CHECK(std::string(store->tier()) == "scalar");
     CHECK(std::string(store->numerics_id()) == "cpu-1");
-    const Status avx2 = cpu::make_cpu_weight_store(CpuTier::avx2, {}, memory, &store, &error);
-    CHECK(avx2 == (cpu::cpu_has_avx2() ? Status::OK : Status::INVALID_ARGUMENT));
-    if (avx2 == Status::OK) CHECK(std::string(store->tier()) == "avx2");
+    for (const CpuTier tier : {CpuTier::avx2, CpuTier::avx512}) {
+        const Status status = cpu::make_cpu_weight_store(tier, {}, memory, &store, &error);
+        CHECK(status == (cpu::cpu_has(tier) ? Status::OK : Status::INVALID_ARGUMENT));
+        if (status == Status::OK) CHECK(std::string(store->tier()) == cpu::kernels_of(tier).tier);
+    }
+    REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, {}, memory, &store, &error) == Status::OK);
+    CHECK(std::string(store->tier()) == cpu::kernels_of(cpu::best_tier()).tier);
     CHECK(cpu::make_cpu_weight_store(CpuTier(7), {}, memory, &store, &error) == Status::INVALID_ARGUMENT);
 
     WeightId id = 55;

@@ -12,6 +12,7 @@
 
 #include "cpu/kernels.h"
 #include "engine_harness.h"
+#include "tiers.h"
 
 using namespace treadle;
 using namespace treadle::test;
@@ -143,14 +144,16 @@ TEST_CASE("tokens and logits do not depend on neighbours, chunks, cuts, order, t
             setting.max_batch_tokens = 64;
             check_same(expected, run_jobs(*model, jobs, setting), "the host's parallel_for");
         }
-        if (!cpu::cpu_has_avx2()) continue;
-        const auto fast = load_bytes(file, cpu::CpuTier::avx2);
-        check_same(expected, run_jobs(*fast, jobs, all), "AVX2");
-        check_same(expected, run_jobs(*fast, jobs, cut), "AVX2, cut");
+        for (const cpu::CpuTier tier : test::runnable_tiers()) {
+            if (tier == cpu::CpuTier::scalar) continue;
+            const auto fast = load_bytes(file, tier);
+            check_same(expected, run_jobs(*fast, jobs, all), cpu::kernels_of(tier).tier);
+            check_same(expected, run_jobs(*fast, jobs, cut), cpu::kernels_of(tier).tier);
+        }
     }
 }
 
-TEST_CASE("every type of model file runs, and both codes agree on it") {
+TEST_CASE("every type of model file runs, and all tiers agree on it") {
     for (const TensorType type :
          {TensorType::F32, TensorType::F16, TensorType::BF16, TensorType::Q4_0, TensorType::Q4_1,
           TensorType::Q5_0, TensorType::Q5_1, TensorType::Q8_0, TensorType::Q2_K, TensorType::Q3_K,
@@ -171,7 +174,7 @@ TEST_CASE("every type of model file runs, and both codes agree on it") {
         const Outcome expected = run_jobs(*load_bytes(file, cpu::CpuTier::scalar), jobs, both);
         CHECK(expected.statuses == std::vector<Status>(2, Status::OK));
         CHECK(expected.rows.size() == 15);
-        if (cpu::cpu_has_avx2())
-            check_same(expected, run_jobs(*load_bytes(file, cpu::CpuTier::avx2), jobs, both), "AVX2");
+        for (const cpu::CpuTier tier : test::runnable_tiers())
+            check_same(expected, run_jobs(*load_bytes(file, tier), jobs, both), cpu::kernels_of(tier).tier);
     }
 }

@@ -103,7 +103,7 @@ TEST_CASE("the fake model's rows are what the CPU's kernel reports") {
             for (const float inverse_temperature : {1.0f, 0.37f, 3.0f}) {
                 RowResult expected;
                 RowResult given;
-                cpu::scalar::candidates(logits.data(), vocabulary, inverse_temperature, &expected);
+                cpu::scalar::kernels.candidates(logits.data(), vocabulary, inverse_temperature, &expected);
                 model.result(logits.data(), inverse_temperature, &given);
                 // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): the bytes are what is promised
                 CHECK(std::memcmp(&expected, &given, sizeof given) == 0);

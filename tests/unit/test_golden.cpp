@@ -4,6 +4,7 @@
 
 #include "cpu/kernels.h"
 #include "engine_harness.h"
+#include "tiers.h"
 
 using namespace treadle;
 using namespace treadle::test;
@@ -49,7 +50,9 @@ TEST_CASE("the golden hash of the tiny model, whole and in chunks of 7") {
     const uint64_t scalar = hash_of(cpu::CpuTier::scalar, 512);
     MESSAGE("observed hash: " << scalar);
     CHECK(scalar == golden_tiny);
-    if (!cpu::cpu_has_avx2()) return;
-    CHECK(hash_of(cpu::CpuTier::avx2, 4400) == golden_tiny);
-    CHECK(hash_of(cpu::CpuTier::avx2, 7) == golden_tiny);
+    for (const cpu::CpuTier tier : test::runnable_tiers()) {
+        if (tier == cpu::CpuTier::scalar) continue;
+        CHECK(hash_of(tier, 4400) == golden_tiny);
+        CHECK(hash_of(tier, 7) == golden_tiny);
+    }
 }

@@ -14,13 +14,11 @@
 
 #define TREADLE_TEST_TIER scalar
 #include "lanes_words.inl"
+#include "tiers.h"
 
 LanesWords scalar_lanes_words() { return words::all(); }
 
 namespace {
-
-// Every CPU with AVX2 has F16C too, which clang's built-in cannot ask for.
-bool cpu_runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 constexpr uint32_t special_bits[] = {
     0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x00000002, 0x007fffff, 0x807fffff, 0x00800000,
@@ -60,13 +58,9 @@ bool same_f32(float a, float b) {
     return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
 }
 
-}  // namespace
-
-TEST_CASE("lanes: every AVX2 word equals the scalar word by bits") {
-    if (!cpu_runs_avx2()) return;
+void check_words(const LanesWords& tier) {
     const LanesWords scalar = scalar_lanes_words();
-    const LanesWords avx2 = avx2_lanes_words();
-    REQUIRE(scalar.count == avx2.count);
+    REQUIRE(scalar.count == tier.count);
     std::mt19937 random(7);
     for (int w = 0; w < scalar.count; ++w) {
         int different = 0;
@@ -78,12 +72,19 @@ TEST_CASE("lanes: every AVX2 word equals the scalar word by bits") {
             alignas(64) uint32_t expected[16] = {};
             alignas(64) uint32_t found[16] = {};
             scalar.words[w].run(in, expected);
-            avx2.words[w].run(in, found);
+            tier.words[w].run(in, found);
             different += same(scalar.words[w], expected, found) ? 0 : 1;
         }
         INFO(scalar.words[w].name);
         CHECK(different == 0);
     }
+}
+
+}  // namespace
+
+TEST_CASE("lanes: every word of every tier equals the scalar word by bits") {
+    if (treadle::cpu::cpu_has(treadle::cpu::CpuTier::avx2)) check_words(avx2_lanes_words());
+    if (treadle::cpu::cpu_has(treadle::cpu::CpuTier::avx512)) check_words(avx512_lanes_words());
 }
 
 TEST_CASE("lanes: the scalar words mean what they say") {
@@ -123,7 +124,7 @@ TEST_CASE("exact_fma: rounds once") {
 }
 
 TEST_CASE("exact_fma: equals the CPU's own on random and special values") {
-    if (!cpu_runs_avx2()) return;
+    if (!treadle::cpu::cpu_has(treadle::cpu::CpuTier::avx2)) return;
     constexpr int batch = 4096;
     std::vector<float> a(batch), b(batch), c(batch), out(batch);
     std::mt19937_64 random(11);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "test_linear_support.h"
+#include "tiers.h"
 
 using namespace treadle;
 using namespace treadle::test;
@@ -45,9 +46,9 @@ int count_different(BytesSource& source, Activations& act) {
     const std::vector<float> expected = reference_outputs(ReferenceMatrix(source), act);
     const cpu::PackedMatrix& w = packed.weight.matrix;
     int different = 0;
-    for (const Tier& tier : tiers()) {
+    for (const cpu::Kernels* tier : test::runnable_kernels()) {
         std::vector<float> out(expected.size(), untouched);
-        tier.linear(w, nullptr, act.act(), nullptr, act.rows, 0, w.panels(), out.data(),
+        tier->linear(w, nullptr, act.act(), nullptr, act.rows, 0, w.panels(), out.data(),
                     static_cast<size_t>(w.rows));
         different += count_different(expected, out);
     }
@@ -79,14 +80,14 @@ TEST_CASE("linear: every type and tier equals the reference by bits, whatever th
             const cpu::PackedMatrix& w = packed.weight.matrix;
             const auto outputs = static_cast<size_t>(rows);
             const size_t stride = outputs + 3;
-            for (const Tier& tier : tiers()) {
-                INFO(std::string(tier.name));
+            for (const cpu::Kernels* tier : test::runnable_kernels()) {
+                INFO(std::string(tier->tier));
                 int different = 0;
                 for (int32_t count = 1; count <= act.rows; ++count) {
                     std::vector<float> out(static_cast<size_t>(count) * stride, untouched);
                     const auto cut = static_cast<int32_t>(random() % static_cast<uint32_t>(w.panels() + 1));
-                    tier.linear(w, nullptr, act.act(), nullptr, count, cut, w.panels(), out.data(), stride);
-                    tier.linear(w, nullptr, act.act(), nullptr, count, 0, cut, out.data(), stride);
+                    tier->linear(w, nullptr, act.act(), nullptr, count, cut, w.panels(), out.data(), stride);
+                    tier->linear(w, nullptr, act.act(), nullptr, count, 0, cut, out.data(), stride);
                     for (size_t t = 0; t < static_cast<size_t>(count); ++t)
                         for (size_t n = 0; n < stride; ++n)
                             different += same_f32(out[t * stride + n],
@@ -161,14 +162,14 @@ TEST_CASE("linear: up to 33 rows, gathered in any order, with a bias added last"
         const std::vector<float> expected = reference_outputs(ReferenceMatrix(source), act);
         std::vector<float> bias(40);
         for (float& value : bias) value = static_cast<float>(random() % 1000) * 0.01f;
-        for (const Tier& tier : tiers()) {
-            INFO(std::string(type_info(type).name) << ", " << tier.name);
+        for (const cpu::Kernels* tier : test::runnable_kernels()) {
+            INFO(std::string(type_info(type).name) << ", " << tier->tier);
             int different = 0;
             for (int32_t count = 10; count <= 33; ++count) {
                 std::vector<int32_t> rows(static_cast<size_t>(count));
                 for (int32_t& row : rows) row = static_cast<int32_t>(random() % 33);
                 std::vector<float> out(static_cast<size_t>(count) * 40, untouched);
-                tier.linear(packed.weight.matrix, bias.data(), act.act(), rows.data(), count, 0, 3,
+                tier->linear(packed.weight.matrix, bias.data(), act.act(), rows.data(), count, 0, 3,
                             out.data(), 40);
                 for (size_t i = 0; i < rows.size(); ++i)
                     for (size_t n = 0; n < 40; ++n)
@@ -192,10 +193,10 @@ TEST_CASE("linear: stays near the sum in double of decoded weights") {
         Activations act(2, 2304);
         act.fill(random);
         const ReferenceMatrix matrix(source);
-        for (const Tier& tier : tiers()) {
-            INFO(std::string(info.name) << ", " << tier.name);
+        for (const cpu::Kernels* tier : test::runnable_kernels()) {
+            INFO(std::string(info.name) << ", " << tier->tier);
             std::vector<float> out(64);
-            tier.linear(packed.weight.matrix, nullptr, act.act(), nullptr, 2, 0, 2, out.data(), 32);
+            tier->linear(packed.weight.matrix, nullptr, act.act(), nullptr, 2, 0, 2, out.data(), 32);
             double worst = 0;
             for (size_t i = 0; i < out.size(); ++i) {
                 double magnitude = 0;
@@ -222,9 +223,9 @@ TEST_CASE("quantize: rule 4 to the letter, in every tier") {
         if (round % 5 == 0)
             for (size_t i = 64; i < 96; ++i)
                 x[i] = i == 70 ? (round % 2 == 0 ? 0x1p-100f : 0x1.fffffep-101f) : 0.0f;
-        for (const Tier& tier : tiers()) {
+        for (const cpu::Kernels* tier : test::runnable_kernels()) {
             Activations act(1, columns);
-            tier.quantize(x.data(), columns, act.q.data(), act.scale.data(), act.sum.data());
+            tier->quantize(x.data(), columns, act.q.data(), act.scale.data(), act.sum.data());
             int different = 0;
             for (size_t group = 0; group < columns / 32; ++group) {
                 uint32_t largest_bits = 0;
@@ -249,7 +250,7 @@ TEST_CASE("quantize: rule 4 to the letter, in every tier") {
                     different += act.sum[group * 2 + half] == sum ? 0 : 1;
                 }
             }
-            INFO(std::string(tier.name));
+            INFO(std::string(tier->tier));
             CHECK(different == 0);
         }
     }

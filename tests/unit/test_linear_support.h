@@ -150,21 +150,6 @@ struct Activations {
     std::vector<int32_t> sum;
 };
 
-// ---- Tiers ------------------------------------------------------------------------------------------
-
-struct Tier {
-    const char* name;
-    decltype(&cpu::scalar::linear) linear;
-    decltype(&cpu::scalar::quantize) quantize;
-};
-
-inline std::vector<Tier> tiers() {
-    std::vector<Tier> all = {{"scalar", cpu::scalar::linear, cpu::scalar::quantize}};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        all.push_back({"avx2", cpu::avx2::linear, cpu::avx2::quantize});
-    return all;
-}
-
 inline bool same_f32(float a, float b) {  // by bits; one NaN is as good as another
     return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
 }

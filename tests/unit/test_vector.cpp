@@ -15,27 +15,12 @@
 #include "base/float_mode.h"
 #include "base/math.h"
 #include "cpu/vector.h"
+#include "tiers.h"
 
 using namespace treadle;
 using namespace treadle::cpu;
 
 namespace {
-
-struct Tier {
-    decltype(&scalar::add_norm) add_norm;
-    decltype(&scalar::rope_write) rope_write;
-    decltype(&scalar::gate) gate;
-    decltype(&scalar::exp2_of) exp2_of;
-    decltype(&scalar::exp_of) exp_of;
-};
-
-std::vector<Tier> tiers() {
-    std::vector<Tier> all{
-        {scalar::add_norm, scalar::rope_write, scalar::gate, scalar::exp2_of, scalar::exp_of}};
-    if (cpu_has_avx2())
-        all.push_back({avx2::add_norm, avx2::rope_write, avx2::gate, avx2::exp2_of, avx2::exp_of});
-    return all;
-}
 
 const float float_inf = std::numeric_limits<float>::infinity();
 const float float_nan = std::numeric_limits<float>::quiet_NaN();
@@ -85,10 +70,10 @@ void check_lanes_of_math(uint32_t first, uint32_t step, uint64_t count) {
     for (uint64_t done = 0; done < count; done += x.size()) {
         for (size_t i = 0; i < x.size(); i++)
             x[i] = std::bit_cast<float>(static_cast<uint32_t>(first + step * (done + i)));
-        for (const Tier& tier : tiers()) {
-            tier.exp2_of(x.data(), static_cast<int32_t>(x.size()), got.data());
+        for (const Kernels* tier : test::runnable_kernels()) {
+            tier->exp2(x.data(), static_cast<int32_t>(x.size()), got.data());
             for (size_t i = 0; i < x.size(); i++) wrong += bits_of(got[i]) != bits_of(math::exp2(x[i]));
-            tier.exp_of(x.data(), static_cast<int32_t>(x.size()), got.data());
+            tier->exp(x.data(), static_cast<int32_t>(x.size()), got.data());
             for (size_t i = 0; i < x.size(); i++) wrong += bits_of(got[i]) != bits_of(math::exp(x[i]));
         }
     }
@@ -119,10 +104,10 @@ TEST_CASE("vector: add_norm") {
             const float* delta = variant == 1 ? nullptr : delta_values.data();
             std::vector<float> want_residual = residual, want(columns);
             literal_add_norm(want_residual, delta, gain, 1e-5f, want);
-            for (const Tier& tier : tiers()) {
+            for (const Kernels* tier : test::runnable_kernels()) {
                 std::vector<float> got_residual = residual, got(columns + 1, -7.0f);
                 got_residual.push_back(-7.0f);
-                tier.add_norm(got_residual.data(), delta, gain.data(), 1e-5f, columns, got.data());
+                tier->add_norm(got_residual.data(), delta, gain.data(), 1e-5f, columns, got.data());
                 CHECK(got_residual.back() == -7.0f);
                 CHECK(got.back() == -7.0f);
                 got.pop_back();
@@ -137,8 +122,8 @@ TEST_CASE("vector: add_norm") {
         residual[300] = special;
         std::vector<float> want_residual = residual;
         literal_add_norm(want_residual, nullptr, gain, 1e-6f, want);
-        for (const Tier& tier : tiers()) {
-            tier.add_norm(residual.data(), nullptr, gain.data(), 1e-6f, 576, got.data());
+        for (const Kernels* tier : test::runnable_kernels()) {
+            tier->add_norm(residual.data(), nullptr, gain.data(), 1e-6f, 576, got.data());
             CHECK(same(got, want));
         }
     }
@@ -153,9 +138,9 @@ TEST_CASE("vector: gate") {
             std::vector<float> want(n);
             for (int32_t i = 0; i < n; i++)
                 want[i] = (gate_up[i] / (1.0f + math::exp(0.0f - gate_up[i]))) * gate_up[n + i];
-            for (const Tier& tier : tiers()) {
+            for (const Kernels* tier : test::runnable_kernels()) {
                 std::vector<float> got(n + 1, -7.0f);
-                tier.gate(GateKind::silu, gate_up.data(), n, got.data());
+                tier->gate(GateKind::silu, gate_up.data(), n, got.data());
                 CHECK(got.back() == -7.0f);
                 got.pop_back();
                 CHECK(same(got, want));
@@ -165,7 +150,7 @@ TEST_CASE("vector: gate") {
     // Against the C library, and where exp(-x) overflows.
     const float x[] = {-2.5f, -100.0f, 0.0f, 30.0f, 1.0f, 1.0f, 1.0f, 2.0f};
     float out[4];
-    scalar::gate(GateKind::silu, x, 4, out);
+    scalar::kernels.gate(GateKind::silu, x, 4, out);
     CHECK(out[0] == doctest::Approx(-2.5 / (1 + std::exp(2.5))));
     CHECK(out[1] == 0.0f);
     CHECK(out[2] == 0.0f);
@@ -222,11 +207,11 @@ void check_rope(const RopeCase& c, int32_t slot, bool with_specials, uint32_t se
     std::vector<uint16_t> keys, values;
     literal_rope(c, cos_sin, want, keys, values);
     const size_t block_halves = static_cast<size_t>(kv_floats) * 16;
-    for (const Tier& tier : tiers()) {
+    for (const Kernels* tier : test::runnable_kernels()) {
         std::vector<float> got = qkv;
         std::vector<uint16_t> cache(3 * 2 * block_halves, 0x1234);
         uint16_t* const planes[] = {cache.data(), cache.data() + block_halves};
-        tier.rope_write(c.shape, c.rope, cos_sin.data(), got.data(), slot,
+        tier->rope_write(c.shape, c.rope, cos_sin.data(), got.data(), slot,
                         {&planes[0], &planes[1], 2 * block_halves, 24});
         CHECK(same(got, want));
         size_t wrong = 0, written = 0;

@@ -13,6 +13,7 @@
 #include "base/float_mode.h"
 #include "base/math.h"
 #include "cpu/vector.h"
+#include "tiers.h"
 
 using namespace treadle;
 using namespace treadle::cpu;
@@ -55,13 +56,11 @@ RowResult literal_candidates(const std::vector<float>& logits, float inverse_tem
 
 void check_candidates(const std::vector<float>& logits, float inverse_temperature) {
     const FloatMode mode;
-    std::vector<decltype(&scalar::candidates)> tiers{scalar::candidates};
-    if (cpu_has_avx2()) tiers.push_back(avx2::candidates);
     const RowResult want = literal_candidates(logits, inverse_temperature);
-    for (const auto candidates : tiers) {
+    for (const Kernels* kernels : test::runnable_kernels()) {
         RowResult got;
         std::memset(&got, 0xff, sizeof got);
-        candidates(logits.data(), static_cast<int32_t>(logits.size()), inverse_temperature, &got);
+        kernels->candidates(logits.data(), static_cast<int32_t>(logits.size()), inverse_temperature, &got);
         CHECK(std::memcmp(&got, &want, sizeof got) == 0);
     }
 }
@@ -88,7 +87,7 @@ TEST_CASE("candidates: every length") {
 TEST_CASE("candidates: the sums are those of a softmax") {
     const std::vector<float> logits = random_logits(49152, 4);
     RowResult row;
-    scalar::candidates(logits.data(), 49152, 0.7f, &row);
+    scalar::kernels.candidates(logits.data(), 49152, 0.7f, &row);
     double sum = 0, sum_scaled = 0;
     for (const float logit : logits) {
         sum += std::exp(static_cast<double>(logit) - row.max);

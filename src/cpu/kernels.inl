@@ -1,0 +1,27 @@
+// All kernels of a tier but the linear ones, and their table. Included by kernels_*.cpp inside the tier's namespace, after its
+// vocabulary of lanes.
+
+#include "cpu/vector_math.inl"
+
+#include "cpu/vector.inl"
+
+#include "cpu/vector_candidates.inl"
+
+#include "cpu/quantize.inl"
+
+#include "cpu/attention.inl"
+
+const Kernels kernels = {
+    .tier = tier_name,
+    .rates = rates,
+    .embed = embed,
+    .add_norm = add_norm,
+    .quantize = quantize,
+    .linear = linear,
+    .rope_write = rope_write,
+    .attend = attend,
+    .gate = gate,
+    .candidates = candidates,
+    .exp2 = exp2_of,
+    .exp = exp_of,
+};

@@ -1,0 +1,25 @@
+// The tiers that this processor runs, for tests that compare them.
+#pragma once
+
+#include <vector>
+
+#include "cpu/kernels.h"
+
+namespace treadle::test {
+
+inline std::vector<cpu::CpuTier> runnable_tiers() {
+    std::vector<cpu::CpuTier> all;
+#define TREADLE_TEST_TIER_RUNS(name) \
+    if (cpu::cpu_has(cpu::CpuTier::name)) all.push_back(cpu::CpuTier::name);
+    TREADLE_CPU_TIERS(TREADLE_TEST_TIER_RUNS)
+#undef TREADLE_TEST_TIER_RUNS
+    return all;
+}
+
+inline std::vector<const cpu::Kernels*> runnable_kernels() {
+    std::vector<const cpu::Kernels*> all;
+    for (const cpu::CpuTier tier : runnable_tiers()) all.push_back(&cpu::kernels_of(tier));
+    return all;
+}
+
+}  // namespace treadle::test
