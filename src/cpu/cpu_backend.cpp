@@ -14,9 +14,8 @@ namespace {
 class CpuBackend final : public Backend {
 public:
     CpuBackend(const CpuWeightStore& store, const BackendParams& params, MemorySet& memory)
-        : store_(store), params_(params), memory_(memory),
-          plan_(&memory.other),
-          buffers_(&memory.other), cuts_(&memory.other), tiles_(&memory.other) {}
+        : store_(store), params_(params), memory_(memory), plan_(&memory.other), buffers_(&memory.other),
+          cuts_(&memory.other), tiles_(&memory.other) {}
 
     size_t kv_bytes_per_block(const Program& program) const override;
     [[nodiscard]] Status kv_create(const Program& program, int32_t blocks, Error* error) override;

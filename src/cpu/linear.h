@@ -22,9 +22,9 @@ constexpr int32_t slice_values = 1024;
 // The same code serves every tier: it decodes one row with single rounded products and sums only.
 void embed(const PackedMatrix& w, int32_t token, float scale, float* out);
 
-#define TREADLE_LINEAR_KERNEL(tier)                                                                       \
-    namespace tier {                                                                                      \
-    void linear(const PackedMatrix& w, const float* bias, const Act& act, const int32_t* rows,            \
+#define TREADLE_LINEAR_KERNEL(tier)                                                                        \
+    namespace tier {                                                                                       \
+    void linear(const PackedMatrix& w, const float* bias, const Act& act, const int32_t* rows,             \
                 int32_t row_count, int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride); \
     }
 TREADLE_CPU_TIERS(TREADLE_LINEAR_KERNEL)

@@ -73,7 +73,8 @@ struct Activations {
           scale(f32.size() / 32), sum(f32.size() / 16) {
         std::mt19937 random(2);
         for (float& value : f32) value = static_cast<float>(random() % 2001) * 1e-3f - 1.0f;
-        scalar::kernels.quantize(f32.data(), static_cast<int32_t>(f32.size()), q.data(), scale.data(), sum.data());
+        scalar::kernels.quantize(f32.data(), static_cast<int32_t>(f32.size()), q.data(), scale.data(),
+                                 sum.data());
         act = {q.data(), scale.data(), sum.data(), f32.data(), columns};
     }
     std::vector<float> f32;
@@ -103,7 +104,7 @@ void matrix(benchmark::State& state) {
     for (auto _ : state) {
         const PackedMatrix& w = weights.packed[turn++ % weights.packed.size()].matrix;
         kernels_of(tier).linear(w, nullptr, activations.act, nullptr, rows, 0, w.panels(), out.data(),
-               static_cast<size_t>(outputs));
+                                static_cast<size_t>(outputs));
         benchmark::DoNotOptimize(out.data());
     }
     const auto calls = static_cast<double>(state.iterations());
@@ -148,20 +149,20 @@ void head_shapes(benchmark::internal::Benchmark* bench) {
 
 #define TREADLE_BENCH_LINEAR(tier, type, shapes) \
     BENCHMARK(matrix<CpuTier::tier, TensorType::type>)->Name("linear " #tier " " #type)->Apply(shapes)
-#define TREADLE_BENCH_TIER(tier)                                                                        \
-    TREADLE_BENCH_LINEAR(tier, Q4_1, smol_shapes);                                                      \
-    TREADLE_BENCH_LINEAR(tier, Q4_0, smol_shapes);                                                      \
-    TREADLE_BENCH_LINEAR(tier, Q8_0, smol_shapes);                                                      \
-    TREADLE_BENCH_LINEAR(tier, Q8_0, head_shapes);                                                      \
-    TREADLE_BENCH_LINEAR(tier, Q2_K, block_256_shapes);                                                 \
-    TREADLE_BENCH_LINEAR(tier, Q3_K, block_256_shapes);                                                 \
-    TREADLE_BENCH_LINEAR(tier, Q4_K, block_256_shapes);                                                 \
-    TREADLE_BENCH_LINEAR(tier, Q5_K, block_256_shapes);                                                 \
-    TREADLE_BENCH_LINEAR(tier, Q6_K, block_256_shapes);                                                 \
-    TREADLE_BENCH_LINEAR(tier, IQ4_XS, block_256_shapes);                                               \
-    TREADLE_BENCH_LINEAR(tier, MXFP4, block_256_shapes);                                                \
-    TREADLE_BENCH_LINEAR(tier, F16, block_256_shapes);                                                  \
-    TREADLE_BENCH_LINEAR(tier, F32, block_256_shapes);                                                  \
+#define TREADLE_BENCH_TIER(tier)                          \
+    TREADLE_BENCH_LINEAR(tier, Q4_1, smol_shapes);        \
+    TREADLE_BENCH_LINEAR(tier, Q4_0, smol_shapes);        \
+    TREADLE_BENCH_LINEAR(tier, Q8_0, smol_shapes);        \
+    TREADLE_BENCH_LINEAR(tier, Q8_0, head_shapes);        \
+    TREADLE_BENCH_LINEAR(tier, Q2_K, block_256_shapes);   \
+    TREADLE_BENCH_LINEAR(tier, Q3_K, block_256_shapes);   \
+    TREADLE_BENCH_LINEAR(tier, Q4_K, block_256_shapes);   \
+    TREADLE_BENCH_LINEAR(tier, Q5_K, block_256_shapes);   \
+    TREADLE_BENCH_LINEAR(tier, Q6_K, block_256_shapes);   \
+    TREADLE_BENCH_LINEAR(tier, IQ4_XS, block_256_shapes); \
+    TREADLE_BENCH_LINEAR(tier, MXFP4, block_256_shapes);  \
+    TREADLE_BENCH_LINEAR(tier, F16, block_256_shapes);    \
+    TREADLE_BENCH_LINEAR(tier, F32, block_256_shapes);    \
     BENCHMARK(quantization<CpuTier::tier>)->Name("quantize " #tier " 1536");
 
 TREADLE_CPU_TIERS(TREADLE_BENCH_TIER)

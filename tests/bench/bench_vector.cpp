@@ -55,8 +55,8 @@ void attention(benchmark::State& state) {
     const LayerCache layer{&planes[0], &planes[1], 2 * block_halves, 24};  // all in one slab
     for (auto _ : state)
         for (int32_t head = 0; head < smol.kv_heads; head++)
-            kernels_of(tier).attend(smol, layer, block_table.data(), context - rows, rows, head, queries.data(), row_floats,
-                   out.data(), row_floats, aligned);
+            kernels_of(tier).attend(smol, layer, block_table.data(), context - rows, rows, head,
+                                    queries.data(), row_floats, out.data(), row_floats, aligned);
     const double macs = 2.0 * rows * smol.heads * smol.head_dim * context;
     state.counters["GMAC/s"] = benchmark::Counter(macs * 1e-9 * static_cast<double>(state.iterations()),
                                                   benchmark::Counter::kIsRate);
@@ -68,7 +68,8 @@ void norm(benchmark::State& state) {
     const FloatMode mode;
     const std::vector<float> delta(576, 1e-9f), gain = random_floats(576);
     std::vector<float> residual = random_floats(576), out(576);
-    for (auto _ : state) kernels_of(tier).add_norm(residual.data(), delta.data(), gain.data(), 1e-5f, 576, out.data());
+    for (auto _ : state)
+        kernels_of(tier).add_norm(residual.data(), delta.data(), gain.data(), 1e-5f, 576, out.data());
 }
 
 template <CpuTier tier>
@@ -87,7 +88,7 @@ void rope(benchmark::State& state) {
     uint16_t* const planes[] = {cache.data(), cache.data() + block_halves};
     for (auto _ : state)
         kernels_of(tier).rope_write(smol, {PairOrder::adjacent, 64, 1.0f}, cos_sin.data(), qkv.data(), 5,
-                   {&planes[0], &planes[1], 2 * block_halves, 24});
+                                    {&planes[0], &planes[1], 2 * block_halves, 24});
 }
 
 template <CpuTier tier>
@@ -106,7 +107,8 @@ void best(benchmark::State& state) {
     std::vector<float> logits = random_floats(static_cast<size_t>(state.range(0)));
     for (float& logit : logits) logit *= 4;
     RowResult row;
-    for (auto _ : state) kernels_of(tier).candidates(logits.data(), static_cast<int32_t>(logits.size()), 1.25f, &row);
+    for (auto _ : state)
+        kernels_of(tier).candidates(logits.data(), static_cast<int32_t>(logits.size()), 1.25f, &row);
 }
 
 void contexts(benchmark::internal::Benchmark* bench) {
@@ -117,11 +119,11 @@ void contexts(benchmark::internal::Benchmark* bench) {
 
 }  // namespace
 
-#define TREADLE_BENCH_TIER(tier)                                                                      \
-    BENCHMARK(attention<CpuTier::tier>)->Name("attend/" #tier)->Apply(contexts);                      \
-    BENCHMARK(norm<CpuTier::tier>)->Name("add_norm/" #tier);                                          \
-    BENCHMARK(rope<CpuTier::tier>)->Name("rope_write/" #tier);                                        \
-    BENCHMARK(silu<CpuTier::tier>)->Name("gate/" #tier);                                              \
+#define TREADLE_BENCH_TIER(tier)                                                 \
+    BENCHMARK(attention<CpuTier::tier>)->Name("attend/" #tier)->Apply(contexts); \
+    BENCHMARK(norm<CpuTier::tier>)->Name("add_norm/" #tier);                     \
+    BENCHMARK(rope<CpuTier::tier>)->Name("rope_write/" #tier);                   \
+    BENCHMARK(silu<CpuTier::tier>)->Name("gate/" #tier);                         \
     BENCHMARK(best<CpuTier::tier>)->Name("candidates/" #tier)->Arg(49152)->Arg(262144);
 
 TREADLE_CPU_TIERS(TREADLE_BENCH_TIER)

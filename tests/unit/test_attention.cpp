@@ -302,7 +302,8 @@ TEST_CASE("attention: special values") {
                 const std::vector<float> want = attend_rows(scalar::kernels.attend, c, first, 8);
                 for (int32_t row = 0; row < 8; row += 3)
                     CHECK(same(row_of(want, c, row), literal_row(c, first + row)));
-                for (const AttendFunction attend : tiers()) CHECK(same(attend_rows(attend, c, first, 8), want));
+                for (const AttendFunction attend : tiers())
+                    CHECK(same(attend_rows(attend, c, first, 8), want));
             }
             if (variant < 2) {  // rows before the special one don't notice
                 Case untouched = clean;

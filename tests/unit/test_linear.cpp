@@ -49,7 +49,7 @@ int count_different(BytesSource& source, Activations& act) {
     for (const cpu::Kernels* tier : test::runnable_kernels()) {
         std::vector<float> out(expected.size(), untouched);
         tier->linear(w, nullptr, act.act(), nullptr, act.rows, 0, w.panels(), out.data(),
-                    static_cast<size_t>(w.rows));
+                     static_cast<size_t>(w.rows));
         different += count_different(expected, out);
     }
     return different;
@@ -170,7 +170,7 @@ TEST_CASE("linear: up to 33 rows, gathered in any order, with a bias added last"
                 for (int32_t& row : rows) row = static_cast<int32_t>(random() % 33);
                 std::vector<float> out(static_cast<size_t>(count) * 40, untouched);
                 tier->linear(packed.weight.matrix, bias.data(), act.act(), rows.data(), count, 0, 3,
-                            out.data(), 40);
+                             out.data(), 40);
                 for (size_t i = 0; i < rows.size(); ++i)
                     for (size_t n = 0; n < 40; ++n)
                         different += same_f32(out[i * 40 + n],

@@ -212,7 +212,7 @@ void check_rope(const RopeCase& c, int32_t slot, bool with_specials, uint32_t se
         std::vector<uint16_t> cache(3 * 2 * block_halves, 0x1234);
         uint16_t* const planes[] = {cache.data(), cache.data() + block_halves};
         tier->rope_write(c.shape, c.rope, cos_sin.data(), got.data(), slot,
-                        {&planes[0], &planes[1], 2 * block_halves, 24});
+                         {&planes[0], &planes[1], 2 * block_halves, 24});
         CHECK(same(got, want));
         size_t wrong = 0, written = 0;
         for (int32_t i = 0; slot >= 0 && i < kv_floats; i++) {
