@@ -95,10 +95,12 @@ class AlignedArray {
 
 public:
     static constexpr size_t alignment = alignof(T) > 64 ? alignof(T) : 64;
+    static constexpr size_t value_bytes =
+        sizeof(T);  // NOLINT(bugprone-sizeof-expression): T may be a pointer
     AlignedArray() = default;
     AlignedArray(std::pmr::memory_resource* memory, size_t count) : memory_(memory), count_(count) {
-        if (count > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
-        if (count > 0) data_ = static_cast<T*>(memory->allocate(count * sizeof(T), alignment));
+        if (count > SIZE_MAX / value_bytes) throw std::bad_alloc();
+        if (count > 0) data_ = static_cast<T*>(memory->allocate(count * value_bytes, alignment));
     }
     AlignedArray(AlignedArray&& other) noexcept { swap(other); }
     AlignedArray& operator=(AlignedArray&& other) noexcept {
@@ -106,7 +108,7 @@ public:
         return *this;
     }
     ~AlignedArray() {
-        if (data_ != nullptr) memory_->deallocate(data_, count_ * sizeof(T), alignment);
+        if (data_ != nullptr) memory_->deallocate(data_, count_ * value_bytes, alignment);
     }
     void swap(AlignedArray& other) noexcept {
         std::swap(memory_, other.memory_);

@@ -220,16 +220,16 @@ int32_t BlockCache::nearest(int32_t parent, const CacheScope& scope, std::span<c
     for (int32_t i = root_of(parent, scope); i != none;) {
         const Block& block = at(i);
         std::strong_ordering order = compare(scope, block.scope);
-        if (order == 0) {
+        if (std::is_eq(order)) {
             const TokenOrder found = compare(tokens, block.findable());
             order = found.order;
-            if (found.equal > *equal || order == 0) {
+            if (found.equal > *equal || std::is_eq(order)) {
                 best = i;
                 *equal = found.equal;
             }
         }
-        if (order == 0) break;
-        i = order < 0 ? block.left : block.right;
+        if (std::is_eq(order)) break;
+        i = std::is_lt(order) ? block.left : block.right;
     }
     return best;
 }
@@ -245,9 +245,9 @@ int32_t BlockCache::find_partial(int32_t parent, const CacheScope& scope, std::s
 
 bool BlockCache::before(int32_t a, int32_t b) const {
     const std::strong_ordering scopes = compare(at(a).scope, at(b).scope);
-    if (scopes != 0) return scopes < 0;
+    if (std::is_neq(scopes)) return std::is_lt(scopes);
     const std::strong_ordering tokens = compare(at(a).findable(), at(b).findable()).order;
-    return tokens == 0 ? a < b : tokens < 0;
+    return std::is_eq(tokens) ? a < b : std::is_lt(tokens);
 }
 
 // As far down as its priority wants it; what was there is parted into what comes before it and what after.

@@ -87,8 +87,16 @@ void Scheduler::reprioritize(Sequence* sequence) {
 
 // ---- The plan
 
+// Who was preempted for one that lacks blocks all the same leaves room for those that nobody looked at then: another attempt.
 void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     last_decodes_ = plan->decodes;
+    do {
+        plan_once(plan, pass_budget_ns);
+    } while (plan->rows.empty() && preempted_);
+    stalled_ = plan->rows.empty() && !kept_pin_;
+}
+
+void Scheduler::plan_once(StepPlan* plan, int64_t pass_budget_ns) {
     plan->clear();
     plans_++;
     preempted_ = closed_ = kept_pin_ = false;
@@ -101,7 +109,6 @@ void Scheduler::plan(StepPlan* plan, int64_t pass_budget_ns) {
     passes_without_prompt_ =
         prompts && only_decodes ? std::min(passes_without_prompt_ + 1, passes_without_prompt_max) : 0;
     plan_background(plan);
-    stalled_ = plan->rows.empty() && !preempted_ && !kept_pin_;
 }
 
 // Those who compute a beginning that more urgent ones wait for are as urgent as these, while they wait.

@@ -103,6 +103,7 @@ private:
     static constexpr Classes foreground = {Priority::interactive, Priority::normal};
     static constexpr Classes background = {Priority::bulk, Priority::bulk};
 
+    void plan_once(StepPlan* plan, int64_t pass_budget_ns);
     void lend();
     Priority most_urgent_waiter(const Sequence& producer) const;
     void order_running();

@@ -39,9 +39,10 @@ void World::act() {
     uint32_t sum = 0;
     for (const uint32_t weight : weights_) sum += weight;
     uint32_t draw = random_.below(sum);
-    size_t chosen = 0;
-    while (draw >= weights_[chosen]) draw -= weights_[chosen++];
-    (this->*actions[chosen].run)();
+    for (size_t i = 0; i < std::size(actions); i++) {
+        if (draw < weights_[i]) return (this->*actions[i].run)();
+        draw -= weights_[i];
+    }
 }
 
 World::Live* World::pick(bool (*wanted)(const Live&)) {

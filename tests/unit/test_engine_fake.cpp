@@ -90,7 +90,6 @@ TEST_CASE("an end that waits to be polled keeps its failure when the backend fai
         Host host(seed);
         host.submit(2, 200);
         StepReport report;
-        RequestInfo info;
         do {
             REQUIRE(host.engine->step({}, &report) == Status::OK);
         } while (report.running == 2);
