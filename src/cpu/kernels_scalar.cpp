@@ -1,4 +1,5 @@
-// The scalar tier: the specification that every other one equals by bytes. Its linear kernels, which take long to compile, are in linear_scalar.cpp.
+// The scalar tier: the specification that every other one equals by bytes. Its linear kernels, which take long to compile, are in
+// linear_scalar.cpp.
 #include "cpu/kernels_tier.h"
 #include "cpu/lanes_scalar.h"
 

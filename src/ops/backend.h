@@ -56,7 +56,7 @@ public:
     virtual size_t bytes() const = 0;  // of all packed weights
     virtual const char* numerics_id()
         const = 0;                         // backend, architecture and version of the numerics contract
-    virtual const char* tier() const = 0;  // which code runs: "scalar", "avx2"
+    virtual const char* tier() const = 0;  // which code runs, by its name in cpu/tiers.h
 
     // A backend for one engine. The store must outlive it.
     [[nodiscard]] virtual Status make_backend(const BackendParams& params, MemorySet& memory,

@@ -1,5 +1,5 @@
-// The words of the AVX-512 tier, for test_lanes.cpp, which calls them only where the CPU has it. The pragmas stand in for compiler
-// flags and cover this file's own code only.
+// The words of the AVX-512 tier, for test_lanes.cpp, which calls them only where the CPU has it. The pragmas stand in for
+// compiler flags and cover this file's own code only.
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl"))), \
                              apply_to = function)
