@@ -39,9 +39,10 @@ void World::act() {
     uint32_t sum = 0;
     for (const uint32_t weight : weights_) sum += weight;
     uint32_t draw = random_.below(sum);
-    for (size_t i = 0; i < std::size(actions); i++) {
-        if (draw < weights_[i]) return (this->*actions[i].run)();
-        draw -= weights_[i];
+    const uint32_t* weight = weights_.data();
+    for (const Action& action : actions) {
+        if (draw < *weight) return (this->*action.run)();
+        draw -= *weight++;
     }
 }
 
