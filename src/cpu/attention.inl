@@ -1,8 +1,8 @@
 // Attention over the paged cache, once for all tiers. Included by kernels.inl.
 //
 // One call goes over the cache once, in spans of 256 positions. It takes the rows and heads that share a KV head in tiles of up
-// to six, so that what is loaded of keys and values into registers serves a tile, and what came into the first-level cache serves
-// all tiles:
+// to attention_tile_max, so that what is loaded of keys and values into registers serves a tile, and what came into the
+// first-level cache serves all tiles:
 //
 //     span:   scores ── one maximum ── p = exp2(s − maximum) ── sum of p, Σ p · v   = a part (maximum, output, sum)
 //     group:  16 spans' parts merged ── a part

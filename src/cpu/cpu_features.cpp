@@ -1,4 +1,4 @@
-// What the processor and the operating system offer.
+// What the processor and the operating system offer, and the kernels that go with it.
 #include "cpu/kernels.h"
 
 #if defined(__x86_64__) || defined(__i386__)

@@ -1,5 +1,5 @@
-// The kernels that read packed weights, and the quantization of what meets them, per tier; kernels.h
-// says what each does and kernels_*.cpp puts them into the tables.
+// The kernels that read packed weights, the linear ones per tier; kernels.h says what each does and
+// kernels.inl puts them into the tables.
 //
 // Order of a quantized dot product (rules 1 to 4 of the numerics contract), for one output and one row
 // of activations: values are cut into slices of 1,024, each a chain from +0. In a slice the weight

@@ -13,6 +13,7 @@
 
 #include "base/float16.h"
 #include "base/float_mode.h"
+#include "bench_tiers.h"
 #include "cpu/linear.h"
 #include "cpu/pack.h"
 #include "quant/types.h"
@@ -84,15 +85,9 @@ struct Activations {
     Act act;
 };
 
-// False where this processor lacks the tier, said in its row.
-bool can_run(CpuTier tier, benchmark::State& state) {
-    if (!cpu_has(tier)) state.SkipWithError("this processor lacks the tier");
-    return cpu_has(tier);
-}
-
 template <CpuTier tier, TensorType type>
 void matrix(benchmark::State& state) {
-    if (!can_run(tier, state)) return;
+    if (!bench::can_run(tier, state)) return;
     const FloatMode mode;
     const auto outputs = static_cast<int32_t>(state.range(0));
     const auto columns = static_cast<int32_t>(state.range(1));
@@ -129,7 +124,7 @@ void block_256_shapes(benchmark::internal::Benchmark* bench) {
 
 template <CpuTier tier>
 void quantization(benchmark::State& state) {
-    if (!can_run(tier, state)) return;
+    if (!bench::can_run(tier, state)) return;
     const FloatMode mode;
     Activations a(1, 1536);
     for (auto _ : state) {

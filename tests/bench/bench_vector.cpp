@@ -9,6 +9,7 @@
 
 #include "base/float16.h"
 #include "base/float_mode.h"
+#include "bench_tiers.h"
 #include "cpu/attention.h"
 #include "cpu/vector.h"
 
@@ -27,16 +28,10 @@ std::vector<float> random_floats(size_t count) {
     return values;
 }
 
-// False where this processor lacks the tier, said in its row.
-bool can_run(CpuTier tier, benchmark::State& state) {
-    if (!cpu_has(tier)) state.SkipWithError("this processor lacks the tier");
-    return cpu_has(tier);
-}
-
 // One layer, all KV heads: `rows` rows that end at position `context` - 1; blocks lie in reverse order.
 template <CpuTier tier>
 void attention(benchmark::State& state) {
-    if (!can_run(tier, state)) return;
+    if (!bench::can_run(tier, state)) return;
     const FloatMode mode;
     const int32_t context = static_cast<int32_t>(state.range(0)), rows = static_cast<int32_t>(state.range(1));
     const size_t block_halves = static_cast<size_t>(smol.kv_heads) * smol.head_dim * 16;
@@ -64,7 +59,7 @@ void attention(benchmark::State& state) {
 
 template <CpuTier tier>
 void norm(benchmark::State& state) {
-    if (!can_run(tier, state)) return;
+    if (!bench::can_run(tier, state)) return;
     const FloatMode mode;
     const std::vector<float> delta(576, 1e-9f), gain = random_floats(576);
     std::vector<float> residual = random_floats(576), out(576);
@@ -74,7 +69,7 @@ void norm(benchmark::State& state) {
 
 template <CpuTier tier>
 void rope(benchmark::State& state) {
-    if (!can_run(tier, state)) return;
+    if (!bench::can_run(tier, state)) return;
     const FloatMode mode;
     const size_t block_halves = static_cast<size_t>(smol.kv_heads) * smol.head_dim * 16;
     std::vector<uint16_t> cache(2 * block_halves);
@@ -93,7 +88,7 @@ void rope(benchmark::State& state) {
 
 template <CpuTier tier>
 void silu(benchmark::State& state) {
-    if (!can_run(tier, state)) return;
+    if (!bench::can_run(tier, state)) return;
     const FloatMode mode;
     const std::vector<float> gate_up = random_floats(2 * 1536);
     std::vector<float> out(1536);
@@ -102,7 +97,7 @@ void silu(benchmark::State& state) {
 
 template <CpuTier tier>
 void best(benchmark::State& state) {
-    if (!can_run(tier, state)) return;
+    if (!bench::can_run(tier, state)) return;
     const FloatMode mode;
     std::vector<float> logits = random_floats(static_cast<size_t>(state.range(0)));
     for (float& logit : logits) logit *= 4;
