@@ -45,12 +45,11 @@ private:
     Owned<PassCursor> cursor_;  // last: its workers end before what they work on
 };
 
-// In bytes of f16: keys and values of every layer of every group.
 size_t CpuBackend::kv_bytes_per_block(const Program& program) const {
     size_t bytes = 0;
     for (const KvGroup& group : program.groups) {
-        bytes += static_cast<size_t>(group.layers) * static_cast<size_t>(group.kv_heads) *
-                 static_cast<size_t>(group.head_dim) * limits::kv_block_tokens * 2 * sizeof(uint16_t);
+        bytes += static_cast<size_t>(group.layers) * (kv_layout(group.keys(), group.kv_heads).block_bytes +
+                                                      kv_layout(group.values(), group.kv_heads).block_bytes);
     }
     return bytes;
 }
@@ -62,17 +61,25 @@ Status CpuBackend::kv_create(const Program& program, int32_t blocks, Error* erro
         return fail(error, Status::LIMIT, "kv blocks: %d; there may be 1 to %d", static_cast<int>(blocks),
                     static_cast<int>(blocks_max));
     }
+    size_t kept_dims = 0;
     for (const KvGroup& group : program.groups) {
         const auto within = [](int32_t value, uint32_t limit) {
             return value >= 1 && static_cast<uint32_t>(value) <= limit;
         };
-        if (within(group.layers, limits::layers_max) && within(group.kv_heads, limits::heads_max) &&
-            within(group.head_dim, limits::head_dim_max)) {
-            continue;
+        if (!within(group.layers, limits::layers_max) || !within(group.kv_heads, limits::heads_max) ||
+            !within(group.head_dim, limits::head_dim_max)) {
+            return fail(error, Status::LIMIT,
+                        "a group of %d layers with %d kv_heads of %d is beyond the limits",
+                        static_cast<int>(group.layers), static_cast<int>(group.kv_heads),
+                        static_cast<int>(group.head_dim));
         }
-        return fail(error, Status::LIMIT, "a group of %d layers with %d kv_heads of %d is beyond the limits",
-                    static_cast<int>(group.layers), static_cast<int>(group.kv_heads),
-                    static_cast<int>(group.head_dim));
+        TREADLE_TRY(check_kv_format("key_type", group.keys(), true, error));
+        TREADLE_TRY(check_kv_format("value_type", group.values(), false, error));
+        for (size_t i = 0; i < group.kept_dims(); ++i, ++kept_dims) {
+            if (kept_dims >= program.kept_dims.size() || program.kept_dims[kept_dims] >= group.head_dim)
+                return fail(error, Status::INTERNAL, "kept dimension %zu of %zu is missing or out of range",
+                            kept_dims, program.kept_dims.size());
+        }
     }
     buffers_.create_cache(program, blocks, &memory_.other, &memory_.kv);
     return Status::OK;
