@@ -1,6 +1,7 @@
 // The CPU backend: plan, buffers and cursor put together behind the interface of ops/backend.h.
 #include "cpu/cpu_backend.h"
 
+#include "base/float16.h"
 #include "base/limits.h"
 #include "cpu/pass_buffers.h"
 #include "cpu/pass_cursor.h"
@@ -22,6 +23,7 @@ public:
     void* kv_allocate(int32_t slab) override { return buffers_.allocate_slab(slab); }
     void kv_free(int32_t slab, void* memory) override { buffers_.free_slab(slab, memory); }
     void* kv_exchange(int32_t slab, void* memory) override { return buffers_.exchange_slab(slab, memory); }
+    [[nodiscard]] Status read_key(const KvRow& row, float* out) const override;
     [[nodiscard]] Status build(const Program& program, Dims max, Error* error) override;
     [[nodiscard]] Status begin(const PassInput& input, Dims dims) override;
     AdvanceResult advance(int64_t deadline_ns, int32_t max_threads) override;
@@ -82,6 +84,17 @@ Status CpuBackend::kv_create(const Program& program, int32_t blocks, Error* erro
         }
     }
     buffers_.create_cache(program, blocks, &memory_.other, &memory_.kv);
+    return Status::OK;
+}
+
+Status CpuBackend::read_key(const KvRow& row, float* out) const {
+    const LayerCache cache = buffers_.caches[static_cast<size_t>(row.group)].layer(row.layer);
+    if (cache.keys.format.type != KvType::f16) return Status::INTERNAL;
+    const uint8_t* codes = cache.key_block(row.slot / limits::kv_block_tokens) +
+                           static_cast<size_t>(row.kv_head) * cache.keys.code_step;
+    const auto* halves = reinterpret_cast<const uint16_t*>(codes) + row.slot % limits::kv_block_tokens;
+    for (int32_t d = 0; d < cache.keys.format.head_dim; ++d)
+        out[d] = f32_from_f16(halves[d * limits::kv_block_tokens]);
     return Status::OK;
 }
 

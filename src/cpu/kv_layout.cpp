@@ -1,3 +1,4 @@
+// The offsets of kv_layout.h, computed once per cache.
 #include "cpu/kv_layout.h"
 
 #include "base/limits.h"

@@ -1,3 +1,4 @@
+// Names of the formats, and which heads each fits.
 #include "ops/kv_type.h"
 
 namespace treadle {

@@ -5,7 +5,7 @@
 //     q8_0    groups of 32: int8 each, one f16 scale
 //     tbq4    groups of 128 (64 where head_dim is 64): rotated by a Walsh–Hadamard transform, 4-bit codes of a fixed table, one
 //             f16 scale. After TurboQuant (https://arxiv.org/abs/2504.19874), with integer levels and the least-squares scale
-//     tbq4x   for keys: the rotary pairs that carry most energy, an eighth of all, apart as int8 with one f16 scale; the rest tbq4
+//     tbq4x   for keys: an eighth of the rotary pairs, those of most energy, apart as int8 with one f16 scale; the rest as tbq4
 #pragma once
 
 #include <cstdint>

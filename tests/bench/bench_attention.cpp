@@ -1,5 +1,5 @@
-// Speed of attention and of writing the cache in each of its formats, per tier, on the shape of SmolLM2-135M (9 heads, 3 KV heads,
-// head_dim 64). GMAC/s counts two multiply-adds per row, head, position and dimension.
+// Speed of attention and of writing the cache in each of its formats, per tier, on the shape of SmolLM2-135M (9 heads, 3 KV
+// heads, head_dim 64). GMAC/s counts two multiply-adds per row, head, position and dimension.
 //
 // Decoding reads every layer's cache once a token, so that long contexts come from memory: the bench goes round through 30
 // layers, too.

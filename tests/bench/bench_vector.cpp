@@ -1,4 +1,5 @@
-// Speed of the vector kernels at the sizes of SmolLM2-135M (9 heads, 3 KV heads, head_dim 64, hidden 576, 49,152 tokens), per tier.
+// Speed of the vector kernels at the sizes of SmolLM2-135M (9 heads, 3 KV heads, head_dim 64, hidden 576, 49,152 tokens), per
+// tier.
 
 #include <benchmark/benchmark.h>
 

@@ -1,5 +1,5 @@
-// One layer of a paged cache in memory of its own, all blocks in one slab, for tests and benches of the kernels that write and read
-// it.
+// One layer of a paged cache in memory of its own, all blocks in one slab, for tests and benches of the kernels that write and
+// read it.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// The literal formats of kv_literal.h.
 #include "kv_literal.h"
 
 #include <algorithm>
