@@ -318,8 +318,8 @@ typedef struct engine_params {
                                     and pass. 0: no trace. 0 .. 16777216. Default: 0 */
     int32_t key_type;            /* ENGINE_KV_…; one that doesn't fit the model's head_dim is INVALID_ARGUMENT. Default: f16 */
     int32_t value_type;          /* likewise, but not TBQ4X. Default: f16 */
-    engine_progress_fn progress; /* asked while the first engine of a model with TBQ4X keys is made, in tokens (64 in all); 0 stops
-                                    it (STOPPED). NULL: not asked */
+    engine_progress_fn progress; /* asked while the first engine of a model with TBQ4X keys is made, in tokens (64 in all); 0
+                                    stops it (STOPPED). NULL: not asked */
     void* progress_user;
 } engine_params;
 ENGINE_API engine_status engine_params_init(engine_params* params, size_t size);

@@ -1,5 +1,5 @@
-// Engines whose caches keep keys and values in other types than f16, through engine.h: what they answer is as reproducible as ever
-// (shared beginnings, preemption, forks, sessions), what they take is what is planned, and what doesn't fit is refused by name.
+// Engines whose caches keep keys and values in other types than f16, through engine.h: what they answer is as reproducible as
+// ever (shared beginnings, preemption, sessions), what they take is what is planned, and what doesn't fit is refused by name.
 #include <string>
 
 #include "session_fixture.h"
