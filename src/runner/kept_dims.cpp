@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 #include "base/limits.h"
@@ -59,7 +60,8 @@ std::array<int32_t, 2> dims_of_pair(const RopeWrite& rope, int32_t pair) {
     return {2 * pair, 2 * pair + 1};
 }
 
-// Energies of one head's pairs: sums of x0² + x1² over the sample, ascending, in double.
+// Energies of one head's pairs: sums of x0² + x1² over the sample, ascending, in double. NaN, which a broken model may yield
+// and which has no place in an order, counts nothing.
 Status measure(const Program& program, const Backend& backend, const RopeWrite& rope, int32_t kv_head,
                std::array<double, limits::head_dim_max / 2>* energies) {
     std::array<float, limits::head_dim_max> key;
@@ -69,7 +71,7 @@ Status measure(const Program& program, const Backend& backend, const RopeWrite& 
         for (int32_t pair = 0; pair < program.head_dim / 2; pair++) {
             for (const int32_t d : dims_of_pair(rope, pair)) {
                 const auto x = static_cast<double>(key[static_cast<size_t>(d)]);
-                (*energies)[static_cast<size_t>(pair)] += x * x;
+                if (!std::isnan(x)) (*energies)[static_cast<size_t>(pair)] += x * x;
             }
         }
     }
@@ -82,8 +84,10 @@ void choose(const Program& program, const RopeWrite& rope,
     std::array<int32_t, limits::head_dim_max / 2> pairs;
     const auto end = pairs.begin() + program.head_dim / 2;
     std::iota(pairs.begin(), end, 0);
-    std::stable_sort(pairs.begin(), end, [&](int32_t a, int32_t b) {
-        return energies[static_cast<size_t>(a)] > energies[static_cast<size_t>(b)];
+    std::sort(pairs.begin(), end, [&](int32_t a, int32_t b) {
+        const double of_a = energies[static_cast<size_t>(a)];
+        const double of_b = energies[static_cast<size_t>(b)];
+        return of_a != of_b ? of_a > of_b : a < b;
     });
     const int32_t kept_pairs = program.head_dim / 16;
     uint16_t* next = out;
