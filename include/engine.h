@@ -288,7 +288,7 @@ enum {
     ENGINE_KV_TBQ4 = 2, /* 66 bytes per 128 values, 34 per 64 where head_dim is 64: rotated and in 4 bits (after TurboQuant,
                            https://arxiv.org/abs/2504.19874). For a head_dim of 64, 128 or 256 */
     ENGINE_KV_TBQ4X = 3 /* for keys: tbq4, with the eighth of the rotary pairs that carries most energy in int8; 84 bytes per 128
-                           values, 44 per 64. Which ones is found by one pass over 64 tokens, once per model */
+                           values, 44 per 64. Which ones is found by a pass over 64 tokens when the engine is created */
 };
 
 typedef struct engine_params {
