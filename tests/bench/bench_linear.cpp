@@ -99,7 +99,7 @@ void matrix(benchmark::State& state) {
     const auto calls = static_cast<double>(state.iterations());
     state.counters["GMAC/s"] =
         benchmark::Counter(1e-9 * rows * outputs * columns * calls, benchmark::Counter::kIsRate);
-    state.counters["GB/s"] = benchmark::Counter(1e-9 * static_cast<double>(weights.packed[0].bytes()) * calls,
+    state.counters["GB/s"] = benchmark::Counter(1e-9 * static_cast<double>(weights.packed[0].bytes) * calls,
                                                 benchmark::Counter::kIsRate);
 }
 
