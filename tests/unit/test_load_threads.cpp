@@ -62,7 +62,8 @@ TEST_CASE("load threads: where memory runs out nothing is left") {
         Owned<cpu::LoadThreads> made;
         bool out_of_memory = false;
         try {
-            CHECK(cpu::LoadThreads::create(&memory, 4, &made, nullptr) == Status::OK);
+            const Status status = cpu::LoadThreads::create(&memory, 4, &made, nullptr);
+            CHECK(status == Status::OK);
         } catch (const std::bad_alloc&) {
             out_of_memory = true;
         }
