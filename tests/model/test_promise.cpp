@@ -45,7 +45,7 @@ std::vector<int32_t> first_tokens(size_t count) {
     return {golden().chunks[0].begin(), golden().chunks[0].begin() + static_cast<long>(count)};
 }
 
-// What the limits of a pair of cache formats are: quality_kl is what the pair costs in a float32 forward (README, "Keys and values").
+// The limits of a pair of cache formats; quality_kl is what the pair costs in a float32 forward.
 struct KvPair {
     KvType keys, values;
     double quality_kl;
