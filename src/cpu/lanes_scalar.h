@@ -13,9 +13,7 @@
 
 #include "base/exact_fma.h"
 #include "base/float16.h"
-#include "cpu/kernels.h"
-
-#define TREADLE_LANES_WORD [[gnu::always_inline]] static inline
+#include "cpu/lanes.h"
 
 // Kept as loops: unrolled, the kernels would take minutes to compile.
 #if defined(__clang__)
