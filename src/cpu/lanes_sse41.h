@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/exact_fma.h"
 #include "cpu/lanes.h"
 
 namespace treadle::cpu::sse41 {
@@ -166,57 +165,69 @@ TREADLE_LANES_WORD F32x16 min(F32x16 a, F32x16 b) { return each<F32x16, _mm_min_
 
 TREADLE_LANES_WORD F32x16 max(F32x16 a, F32x16 b) { return each<F32x16, _mm_max_ps>(a, b); }
 
-// a · b + c of the lower two lanes. The product is exact in double; the sum is rounded.
-TREADLE_LANES_WORD __m128d fma_in_double(__m128 a, __m128 b, __m128 c) {
-    return _mm_add_pd(_mm_mul_pd(_mm_cvtps_pd(a), _mm_cvtps_pd(b)), _mm_cvtps_pd(c));
-}
-
 TREADLE_LANES_WORD __m128 upper(__m128 a) { return _mm_movehl_ps(a, a); }
 
-// fma where rounding the sum to double and then to float is the same as rounding it once. It is for a normal result unless the
-// sum in double lies just between two floats: its lower 29 bits are a one and zeros. Other sums lie on the same side of
-// every such middle, and of every float, as the true one. Below and at the smallest normal float the middles are elsewhere: those
-// lanes are left to exact_fma too, zeros excepted, which come of exact sums only: what rounds to zero is a product without addend,
-// or one that takes away nearly the whole of it.
-struct QuickFma {
-    __m128 result;
-    __m128i doubtful;  // the mask of lanes that may not be exact
-};
-
-TREADLE_LANES_WORD QuickFma quick_fma(__m128 a, __m128 b, __m128 c) {
-    const __m128d low = fma_in_double(a, b, c);
-    const __m128d high = fma_in_double(upper(a), upper(b), upper(c));
-    const __m128 result = _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
-    const __m128 lower_halves = _mm_shuffle_ps(_mm_castpd_ps(low), _mm_castpd_ps(high), 0x88);
-    const __m128i between =
-        _mm_cmpeq_epi32(_mm_slli_epi32(_mm_castps_si128(lower_halves), 3), _mm_set1_epi32(INT32_MIN));
-    const __m128i bits = _mm_castps_si128(result);
-    const __m128i magnitude =
-        _mm_add_epi32(_mm_add_epi32(bits, bits), _mm_set1_epi32(-1));  // twice, less one
-    const __m128i small = _mm_cmpeq_epi32(_mm_min_epu32(magnitude, _mm_set1_epi32(0x00ffffff)), magnitude);
-    return {result, _mm_or_si128(between, small)};
+// The product of two floats is exact in double.
+TREADLE_LANES_WORD __m128d product_in_double(__m128 a, __m128 b) {
+    return _mm_mul_pd(_mm_cvtps_pd(a), _mm_cvtps_pd(b));
 }
 
-[[gnu::cold, gnu::noinline]] static inline void fma_lane_by_lane(const float* a, const float* b,
-                                                                 const float* c, float* out) {
-    for (int lane = 0; lane < 16; ++lane) out[lane] = exact_fma(a[lane], b[lane], c[lane]);
+// a · b + c of the lower two lanes as exact_fma.h does it: the sum rounded to odd.
+TREADLE_LANES_WORD __m128 careful_fma_of_two(__m128 a, __m128 b, __m128 c) {
+    const __m128d product = product_in_double(a, b);
+    const __m128d addend = _mm_cvtps_pd(c);
+    const __m128d sum = _mm_add_pd(product, addend);
+    const __m128d addend_taken = _mm_sub_pd(sum, product);
+    const __m128d lost =
+        _mm_add_pd(_mm_sub_pd(product, _mm_sub_pd(sum, addend_taken)), _mm_sub_pd(addend, addend_taken));
+    const __m128i inexact =
+        _mm_castpd_si128(_mm_and_pd(_mm_cmpneq_pd(lost, _mm_setzero_pd()), _mm_cmpord_pd(lost, lost)));
+    // Towards zero, then the last bit set.
+    const __m128i too_far = _mm_srli_epi64(_mm_castpd_si128(_mm_xor_pd(sum, lost)), 63);
+    const __m128i towards_zero = _mm_sub_epi64(_mm_castpd_si128(sum), _mm_and_si128(too_far, inexact));
+    const __m128i odd = _mm_or_si128(towards_zero, _mm_and_si128(inexact, _mm_set1_epi64x(1)));
+    return _mm_cvtpd_ps(_mm_castsi128_pd(odd));
 }
 
+// All three (16).
+[[gnu::cold, gnu::noinline]] static inline void careful_fma(const float* a, const float* b, float* c) {
+    for (int i = 0; i < 16; i += 4) {
+        const __m128 x = _mm_loadu_ps(a + i);
+        const __m128 y = _mm_loadu_ps(b + i);
+        const __m128 z = _mm_loadu_ps(c + i);
+        _mm_storeu_ps(c + i, _mm_movelh_ps(careful_fma_of_two(x, y, z),
+                                           careful_fma_of_two(upper(x), upper(y), upper(z))));
+    }
+}
+
+// A sum that is rounded to double and then to float is mostly what it would be if rounded once: where its double lies between two
+// floats and not just in their middle, both roundings end on the side of the true sum. In the middle the double's last 29 bits are a one
+// and zeros; where the result is at or below the smallest normal float, middles look otherwise. A result of zero comes of an
+// exact sum: a product without addend, or one that takes away nearly all of it.
 TREADLE_LANES_WORD F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     F32x16 result;
-    __m128i doubtful = _mm_setzero_si128();
+    __m128i last_bits = _mm_setzero_si128();        // the least of all, shifted to the top
+    __m128i magnitude = _mm_set1_epi32(INT32_MAX);  // the least of all but zero, doubled, from INT32_MIN
     for (int i = 0; i < 4; ++i) {
-        const QuickFma quick = quick_fma(a.at[i], b.at[i], c.at[i]);
-        result.at[i] = quick.result;
-        doubtful = _mm_or_si128(doubtful, quick.doubtful);
+        const __m128d low = _mm_add_pd(product_in_double(a.at[i], b.at[i]), _mm_cvtps_pd(c.at[i]));
+        const __m128d high =
+            _mm_add_pd(product_in_double(upper(a.at[i]), upper(b.at[i])), _mm_cvtps_pd(upper(c.at[i])));
+        result.at[i] = _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+        const __m128 lower_halves = _mm_shuffle_ps(_mm_castpd_ps(low), _mm_castpd_ps(high), 0x88);
+        last_bits = _mm_min_epi32(last_bits, _mm_slli_epi32(_mm_castps_si128(lower_halves), 3));
+        const __m128i bits = _mm_castps_si128(result.at[i]);
+        magnitude =
+            _mm_min_epi32(magnitude, _mm_add_epi32(_mm_add_epi32(bits, bits), _mm_set1_epi32(INT32_MAX)));
     }
-    if (__builtin_expect(_mm_movemask_epi8(doubtful), 0) != 0) {
-        float lanes[4][16];
+    const __m128i between = _mm_cmpeq_epi32(last_bits, _mm_set1_epi32(INT32_MIN));
+    const __m128i small = _mm_cmplt_epi32(magnitude, _mm_set1_epi32(INT32_MIN + (1 << 24)));
+    if (__builtin_expect(_mm_movemask_epi8(_mm_or_si128(between, small)), 0) != 0) {
+        float lanes[3][16];
         store(lanes[0], a);
         store(lanes[1], b);
         store(lanes[2], c);
-        fma_lane_by_lane(lanes[0], lanes[1], lanes[2], lanes[3]);
-        result = load(lanes[3]);
+        careful_fma(lanes[0], lanes[1], lanes[2]);
+        result = load(lanes[2]);
     }
     return result;
 }
