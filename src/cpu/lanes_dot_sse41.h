@@ -5,7 +5,7 @@
 
 namespace treadle::cpu::sse41 {
 
-constexpr int32_t tile_rows = tile_rows_of(2);
+constexpr int32_t tile_rows = tile_rows_of(4);
 
 #include "cpu/lanes_dot_nibbles.inl"
 

@@ -83,15 +83,14 @@ struct FmaInput {
 
 // A product beside half a unit of the addend's last place, or just that, at times among the subnormals.
 FmaInput near_middle(std::mt19937_64& random) {
-    const auto pick = static_cast<uint32_t>(random());
-    const float less = static_cast<float>(pick % 16) * 0x1p-23f;
-    const int exponent = pick & 32 ? -150 : static_cast<int>(pick >> 8 & 127) - 64;
-    const float a = std::ldexp(pick & 64 ? 1 + less : 1 - less, exponent / 2);
-    const float b = std::ldexp(pick & 16 ? 1 - less : 1 + less, exponent - exponent / 2);
-    const auto c =
-        static_cast<float>((1 << 23) + static_cast<int>(random() >> 41)) * (pick & 32 ? 0x1p-126f : 1);
-    return {pick & 128 ? a : -a, b,
-            std::ldexp(c, pick & 32 ? -23 - static_cast<int>(pick >> 8 & 31) : exponent + 1)};
+    const auto pick = [&](uint64_t count) { return static_cast<int>((random() >> 32) % count); };
+    const bool subnormal = pick(2) == 0;
+    const int exponent = subnormal ? -150 : pick(128) - 64;
+    const float less = static_cast<float>(pick(16)) * 0x1p-23f;
+    const float a = std::ldexp(pick(2) == 0 ? 1 + less : 1 - less, exponent / 2);
+    const float b = std::ldexp(1 - less, exponent - exponent / 2);
+    const auto mantissa = static_cast<float>((1 << 23) + (pick(2) == 0 ? -pick(2) : pick(1 << 23)));
+    return {pick(2) == 0 ? a : -a, b, std::ldexp(mantissa, subnormal ? -149 - pick(32) : exponent + 1)};
 }
 
 FmaInput any_fma_input(std::mt19937_64& random) {
