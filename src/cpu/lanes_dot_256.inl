@@ -21,8 +21,8 @@ TREADLE_LANES_WORD Table16 load_table(const uint8_t* entries) {
     const __m256i bytes =
         _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
     Table16 table;
-    for (int32_t plane = 0; plane < byte_planes; ++plane)
-        table.entries[plane] = (plane == 0 ? plane_of<0>(I32x16{bytes, bytes}) : plane_of<1>(I32x16{bytes, bytes})).low;
+    table.entries[0] = plane_of<0>(I32x16{bytes, bytes}).low;
+    if constexpr (byte_planes == 2) table.entries[byte_planes - 1] = plane_of<1>(I32x16{bytes, bytes}).low;
     return table;
 }
 

@@ -88,20 +88,27 @@ TREADLE_LANES_WORD void store_i8(int8_t* to, I32x16 a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
 }
 
-// widen(four values of `width` bytes) of each four from `from` on.
-template <int width, auto widen>
-TREADLE_LANES_WORD I32x16 load_widened(const void* from) {
-    const __m128i first = _mm_loadu_si128(static_cast<const __m128i*>(from));
-    if constexpr (width == 1)
-        return {{widen(first), widen(_mm_srli_si128(first, 4)), widen(_mm_srli_si128(first, 8)),
-                 widen(_mm_srli_si128(first, 12))}};
-    const __m128i second = _mm_loadu_si128(static_cast<const __m128i*>(from) + 1);
-    return {{widen(first), widen(_mm_srli_si128(first, 8)), widen(second), widen(_mm_srli_si128(second, 8))}};
+// widen(four bytes) of each four.
+template <auto widen>
+TREADLE_LANES_WORD I32x16 widened(__m128i bytes) {
+    return {{widen(bytes), widen(_mm_srli_si128(bytes, 4)), widen(_mm_srli_si128(bytes, 8)),
+             widen(_mm_srli_si128(bytes, 12))}};
 }
 
-TREADLE_LANES_WORD I32x16 load_i8(const int8_t* from) { return load_widened<1, _mm_cvtepi8_epi32>(from); }
+TREADLE_LANES_WORD I32x16 load_u16(const uint16_t* from) {
+    const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 8));
+    return {{_mm_cvtepu16_epi32(first), _mm_cvtepu16_epi32(_mm_srli_si128(first, 8)),
+             _mm_cvtepu16_epi32(second), _mm_cvtepu16_epi32(_mm_srli_si128(second, 8))}};
+}
 
-TREADLE_LANES_WORD I32x16 load_u8(const uint8_t* from) { return load_widened<1, _mm_cvtepu8_epi32>(from); }
+TREADLE_LANES_WORD I32x16 load_i8(const int8_t* from) {
+    return widened<_mm_cvtepi8_epi32>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
+TREADLE_LANES_WORD I32x16 load_u8(const uint8_t* from) {
+    return widened<_mm_cvtepu8_epi32>(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
 
 // ---- f16, round to nearest even; stored as caches do: beyond ±65504 saturating, NaN stays NaN.
 
@@ -139,7 +146,7 @@ TREADLE_LANES_WORD __m128i halves_of_f32(__m128 value) {
 }
 
 TREADLE_LANES_WORD F32x16 load_f16(const uint16_t* from) {
-    return each<F32x16, f32_of_halves>(load_widened<2, _mm_cvtepu16_epi32>(from));
+    return each<F32x16, f32_of_halves>(load_u16(from));
 }
 
 TREADLE_LANES_WORD void store_f16(uint16_t* to, F32x16 a) {
@@ -147,6 +154,15 @@ TREADLE_LANES_WORD void store_f16(uint16_t* to, F32x16 a) {
     auto* registers = reinterpret_cast<__m128i*>(to);
     _mm_storeu_si128(registers, _mm_packus_epi32(halves.at[0], halves.at[1]));
     _mm_storeu_si128(registers + 1, _mm_packus_epi32(halves.at[2], halves.at[3]));
+}
+
+// ---- Nibbles that index a table of 16 small integers, as floats.
+
+#include "cpu/lanes_levels.inl"
+
+template <int half>
+TREADLE_LANES_WORD F32x16 look_up(const Levels& levels, const uint8_t* from) {
+    return each<F32x16, _mm_cvtepi32_ps>(widened<_mm_cvtepi8_epi32>(levels_of<half>(levels, from)));
 }
 
 // ---- Float arithmetic, each result rounded once.
@@ -200,10 +216,10 @@ TREADLE_LANES_WORD __m128 careful_fma_of_two(__m128 a, __m128 b, __m128 c) {
     }
 }
 
-// A sum that is rounded to double and then to float is mostly what it would be if rounded once: where its double lies between two
-// floats and not just in their middle, both roundings end on the side of the true sum. In the middle the double's last 29 bits are a one
-// and zeros; where the result is at or below the smallest normal float, middles look otherwise. A result of zero comes of an
-// exact sum: a product without addend, or one that takes away nearly all of it.
+// A sum that is rounded to double and then to float is mostly what it would be if rounded once: where its double lies between
+// two floats and not just in their middle, both roundings end on the side of the true sum. In the middle the double's last 29
+// bits are a one and zeros; where the result is at or below the smallest normal float, middles look otherwise. A result of zero
+// comes of an exact sum: a product without addend, or one that takes away nearly all of it.
 TREADLE_LANES_WORD F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
     F32x16 result;
     __m128i last_bits = _mm_setzero_si128();        // the least of all, shifted to the top
@@ -273,7 +289,7 @@ TREADLE_LANES_WORD I32x16 bit_xor(I32x16 a, I32x16 b) { return each<I32x16, _mm_
 // ---- Conversions.
 
 TREADLE_LANES_WORD F32x16 load_bf16(const uint16_t* from) {
-    return f32_of_bits(shift_left<16>(load_widened<2, _mm_cvtepu16_epi32>(from)));
+    return f32_of_bits(shift_left<16>(load_u16(from)));
 }
 
 TREADLE_LANES_WORD F32x16 to_f32(I32x16 a) { return each<F32x16, _mm_cvtepi32_ps>(a); }
@@ -302,9 +318,21 @@ TREADLE_LANES_WORD uint32_t mask_bits(I32x16 mask) {
     return static_cast<uint32_t>(_mm_movemask_epi8(bytes));
 }
 
-// ---- Across lanes: trees of strides 8, 4, 2, 1, lane i taking in lane i + stride.
+// ---- Across lanes.
 
-// The tree of op on registers; lane 0 holds the result.
+template <int order>
+TREADLE_LANES_WORD __m128 shuffled(__m128 a) {
+    return _mm_shuffle_ps(a, a, order);
+}
+
+template <int stride>
+TREADLE_LANES_WORD F32x16 swap_lanes(F32x16 a) {
+    if constexpr (stride == 8) return {{a.at[2], a.at[3], a.at[0], a.at[1]}};
+    if constexpr (stride == 4) return {{a.at[1], a.at[0], a.at[3], a.at[2]}};
+    return each<F32x16, shuffled<stride == 2 ? 0x4e : 0xb1>>(a);
+}
+
+// Trees of strides 8, 4, 2, 1, lane i taking in lane i + stride: op on registers, then lane 0 holds the result.
 template <auto op>
 TREADLE_LANES_WORD __m128 tree(F32x16 a) {
     const __m128 four = op(op(a.at[0], a.at[2]), op(a.at[1], a.at[3]));

@@ -1,5 +1,5 @@
-// The tiers that this processor runs, for tests that compare them, and their kernels. An avx2_vnni tier that AVX-512 runs is among
-// the kernels, so that one form of it at least is tested on most processors.
+// The tiers that this processor runs, for tests that compare them, and their kernels. An avx2_vnni tier that AVX-512 runs is
+// among the kernels, so that a processor with either form of its instruction tests it.
 #pragma once
 
 #include <vector>
