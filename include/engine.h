@@ -163,8 +163,16 @@ typedef int32_t (*engine_write_fn)(void* user, const void* bytes, size_t size);
 
 typedef struct engine_model engine_model; /* weights and vocabulary; immutable, shared by any number of engines */
 
-/* Which code runs. The results are the same bytes; meant for tests and for measuring. */
-enum { ENGINE_CPU_AUTOMATIC = 0, ENGINE_CPU_SCALAR = 1, ENGINE_CPU_AVX2 = 2, ENGINE_CPU_AVX512 = 3 /* with VNNI */ };
+/* Which code runs. The results are the same bytes; meant for tests and for measuring. Automatic is the first of AVX512,
+ * AVX2_VNNI, AVX2, SSE41 and SCALAR that the processor has. */
+enum {
+    ENGINE_CPU_AUTOMATIC = 0,
+    ENGINE_CPU_SCALAR = 1,
+    ENGINE_CPU_AVX2 = 2,     /* with FMA and F16C */
+    ENGINE_CPU_AVX512 = 3,   /* F, BW, DQ and VL, with VNNI */
+    ENGINE_CPU_SSE41 = 4,    /* with SSSE3 */
+    ENGINE_CPU_AVX2_VNNI = 5 /* AVX2 with AVX-VNNI */
+};
 
 /* Settings of a model and of all engines made from it. */
 typedef struct engine_model_params {
@@ -221,7 +229,7 @@ typedef struct engine_model_info {
     char architecture[32];
     char name[128];        /* as the file calls itself; may be empty */
     char numerics_id[32];  /* backend and version of the numerics contract: same id, same model, same tokens */
-    char cpu_code[16];     /* which code runs: "scalar", "avx2" */
+    char cpu_code[16];     /* which code runs: "scalar", "sse41", "avx2", "avx2_vnni", "avx512" */
 } engine_model_info;
 ENGINE_API engine_status engine_model_info_init(engine_model_info* info, size_t size);
 ENGINE_API engine_status engine_model_get_info(const engine_model* model, engine_model_info* info);

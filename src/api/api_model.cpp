@@ -38,6 +38,8 @@ Status read_params(const engine_model_params* in, LoadParams* out, Error* error)
         case ENGINE_CPU_SCALAR: out->tier = cpu::CpuTier::scalar; break;
         case ENGINE_CPU_AVX2: out->tier = cpu::CpuTier::avx2; break;
         case ENGINE_CPU_AVX512: out->tier = cpu::CpuTier::avx512; break;
+        case ENGINE_CPU_SSE41: out->tier = cpu::CpuTier::sse41; break;
+        case ENGINE_CPU_AVX2_VNNI: out->tier = cpu::CpuTier::avx2_vnni; break;
         default:
             return fail(error, Status::INVALID_ARGUMENT, "cpu_code is %d, which names no code",
                         params.cpu_code);

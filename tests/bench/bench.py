@@ -243,7 +243,7 @@ def smoke(arguments):
         def output(*options):
             return subprocess.run([program, *options], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.DEVNULL, text=True, timeout=300).stdout
-        name = output("--benchmark_list_tests").splitlines()[-1]  # the last is scalar, so it runs on every processor
+        name = output("--benchmark_list_tests").splitlines()[0]  # the first is scalar, so it runs on every processor
         output(f"--benchmark_filter=^{re.escape(name)}$", "--benchmark_min_time=0.001")
         return f", '{name}'"
 

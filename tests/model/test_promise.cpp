@@ -9,6 +9,7 @@
 #include "cpu/kernels.h"
 #include "engine_harness.h"
 #include "oracle_golden.h"
+#include "tiers.h"
 
 using namespace treadle;
 using namespace treadle::test;
@@ -17,13 +18,16 @@ namespace {
 
 constexpr uint64_t golden_smollm2 = 10598008407489723559u;
 
-const LoadedModel& model(cpu::CpuTier tier = cpu::CpuTier::automatic) {
+std::unique_ptr<LoadedModel> load(cpu::CpuTier tier) {
     const char* path = std::getenv("TREADLE_TEST_MODEL");
     INFO("TREADLE_TEST_MODEL must name the SmolLM2-135M-Instruct file");
     REQUIRE(path != nullptr);
-    static const std::unique_ptr<LoadedModel> best = load_path(path);
-    static const std::unique_ptr<LoadedModel> scalar = load_path(path, cpu::CpuTier::scalar);
-    return tier == cpu::CpuTier::scalar ? *scalar : *best;
+    return load_path(path, tier);
+}
+
+const LoadedModel& model() {
+    static const std::unique_ptr<LoadedModel> best = load(cpu::CpuTier::automatic);
+    return *best;
 }
 
 std::string beside(const char* name) {
@@ -103,13 +107,16 @@ void check_promise(const LoadedModel& loaded) {
 
 }  // namespace
 
-TEST_CASE("the golden hash of SmolLM2's logits, whole, in chunks of 7, and of the scalar specification") {
+TEST_CASE("the golden hash of SmolLM2's logits, whole, in chunks of 7, and of every code") {
     const std::vector<int32_t> tokens = first_tokens(64);
     const uint64_t whole = hash_of(logits_of(model(), tokens, 64));
     MESSAGE("observed hash: " << whole << ", code: " << model().model().weight_store().tier());
     CHECK(whole == golden_smollm2);
     CHECK(hash_of(logits_of(model(), tokens, 7)) == golden_smollm2);
-    CHECK(hash_of(logits_of(model(cpu::CpuTier::scalar), tokens, 64)) == golden_smollm2);
+    for (const cpu::CpuTier tier : runnable_tiers()) {
+        CAPTURE(std::string(cpu::kernels_of(tier).tier));
+        CHECK(hash_of(logits_of(*load(tier), tokens, 64)) == golden_smollm2);
+    }
 }
 
 TEST_CASE(
@@ -130,16 +137,19 @@ TEST_CASE(
 TEST_CASE(
     "SmolLM2's tokens do not depend on neighbours, chunks, cuts or threads, nor on the code, with each "
     "format of the cache") {
-    const auto loaded = load_path(std::getenv("TREADLE_TEST_MODEL"));
-    const auto scalar = load_path(std::getenv("TREADLE_TEST_MODEL"), cpu::CpuTier::scalar);
     const std::vector<int32_t> tokens = first_tokens(40);
+    std::vector<std::unique_ptr<LoadedModel>> codes;
+    for (const cpu::CpuTier tier : runnable_tiers()) codes.push_back(load(tier));
     for (const KvPair& pair : kv_pairs) {
         CAPTURE(name_of(pair));
-        loaded->keep_kv_as(pair.keys, pair.values);
-        scalar->keep_kv_as(pair.keys, pair.values);
-        CHECK(loaded->program().kept_dims == scalar->program().kept_dims);
-        CHECK(hash_of(logits_of(*loaded, tokens, 40)) == hash_of(logits_of(*scalar, tokens, 40)));
-        check_promise(*loaded);
+        for (const auto& code : codes) code->keep_kv_as(pair.keys, pair.values);
+        const uint64_t expected = hash_of(logits_of(*codes.front(), tokens, 40));
+        for (const auto& code : codes) {
+            CAPTURE(code->model().weight_store().tier());
+            CHECK(code->program().kept_dims == codes.front()->program().kept_dims);
+            CHECK(hash_of(logits_of(*code, tokens, 40)) == expected);
+        }
+        check_promise(*codes.back());
     }
 }
 

@@ -20,6 +20,7 @@
 #include "cpu/weight_store.h"
 #include "kv_test_cache.h"
 #include "test_backend_model.h"
+#include "tiers.h"
 
 using namespace treadle;
 using namespace treadle::tests;
@@ -291,7 +292,7 @@ TEST_CASE(
 
     const ParallelForHook hooks[] = {
         {}, {nullptr, run_in_order}, {nullptr, run_reversed_in_odd_mode}, {nullptr, run_on_threads}};
-    for (const CpuTier tier : {CpuTier::scalar, CpuTier::automatic}) {
+    for (const CpuTier tier : test::runnable_tiers()) {
         for (const int32_t threads : {1, 2, 3}) {
             for (const ParallelForHook& hook : hooks) {
                 for (const bool cut : {false, true}) {
@@ -567,7 +568,7 @@ TEST_CASE("the store picks a tier and refuses bad tensors") {
     REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, memory, &store, &error) == Status::OK);
     CHECK(std::string(store->tier()) == "scalar");
     CHECK(std::string(store->numerics_id()) == "cpu-1");
-    for (const CpuTier tier : {CpuTier::avx2, CpuTier::avx512}) {
+    for (const CpuTier tier : {CpuTier::sse41, CpuTier::avx2, CpuTier::avx2_vnni, CpuTier::avx512}) {
         const Status status = cpu::make_cpu_weight_store(tier, memory, &store, &error);
         CHECK(status == (cpu::cpu_has(tier) ? Status::OK : Status::INVALID_ARGUMENT));
         if (status == Status::OK) CHECK(std::string(store->tier()) == cpu::kernels_of(tier).tier);
