@@ -91,6 +91,7 @@ void* PassBuffers::exchange_slab(int32_t slab, void* memory) {
 void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims limit, int32_t threads,
                            Memory* memory) {
     most = limit;
+    act_stride = plan.act_stride;
     const auto rows = static_cast<size_t>(limit.tokens);
     const auto logit_row_count = static_cast<size_t>(limit.logit_rows);
     const auto floats = [&](Value of) {
@@ -103,13 +104,14 @@ void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims li
     gate_up = floats(Value::gate_up);
     logits = AlignedArray<float>(memory, logit_row_count * static_cast<size_t>(plan.vocabulary));
     results = AlignedArray<RowResult>(memory, logit_row_count);
-    const size_t act_values = rows * static_cast<size_t>(plan.act_columns_max);
+    const size_t act_values = rows * static_cast<size_t>(plan.act_stride);
     if (plan.uses_quantized) {
         act_q = AlignedArray<int8_t>(memory, act_values);
-        act_scale = AlignedArray<float>(memory, act_values / 32 + 1);
-        act_sum = AlignedArray<int32_t>(memory, act_values / 16 + 1);
+        act_scale = AlignedArray<float>(memory, act_values / 32);
+        act_sum = AlignedArray<int32_t>(memory, act_values / 16);
     }
     if (plan.uses_f32) act_f32 = AlignedArray<float>(memory, act_values);
+    unfinished = AlignedArray<int32_t>(memory, static_cast<size_t>(plan.row_blocks_max(limit.tokens)));
 
     tokens = AlignedArray<int32_t>(memory, rows);
     logit_rows = AlignedArray<int32_t>(memory, logit_row_count);
@@ -137,7 +139,7 @@ void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims li
 
     row_scratch_at =
         round_up_64(attention_scratch_bytes({plan.heads, plan.kv_heads, plan.head_dim}, positions_max));
-    scratch_stride = row_scratch_at + round_up_64(static_cast<size_t>(plan.act_columns_max) * sizeof(float));
+    scratch_stride = row_scratch_at + round_up_64(static_cast<size_t>(plan.act_stride) * sizeof(float));
     scratch = AlignedArray<std::byte>(memory, scratch_stride * static_cast<size_t>(threads));
 }
 
@@ -264,8 +266,8 @@ float* PassBuffers::value(Value of) {
     }
 }
 
-Act PassBuffers::act_rows(int32_t first_row, int32_t columns) {
-    const size_t offset = static_cast<size_t>(first_row) * static_cast<size_t>(columns);
+Act PassBuffers::act_rows(int32_t first_row) {
+    const size_t offset = static_cast<size_t>(first_row) * static_cast<size_t>(act_stride);
     Act act;
     if (act_q.data() != nullptr) {
         act.q = act_q.data() + offset;
@@ -273,7 +275,7 @@ Act PassBuffers::act_rows(int32_t first_row, int32_t columns) {
         act.sum = act_sum.data() + offset / 16;
     }
     if (act_f32.data() != nullptr) act.f32 = act_f32.data() + offset;
-    act.columns = columns;
+    act.stride = act_stride;
     return act;
 }
 

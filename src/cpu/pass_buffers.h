@@ -2,8 +2,8 @@
 // cache. All of it is allocated by build and kv_create; begin fills in the input after checking it.
 //
 //     value        residual  qkv  attended  delta  gate_up       (tokens, columns) f32, row-major
-//     act          q (tokens, columns) · scale (tokens, columns / 32) · sum (tokens, columns / 16)
-//                  and, or instead, f32 (tokens, columns)
+//     act          q (tokens, act_stride) · scale (tokens, act_stride / 32) · sum (tokens, act_stride / 16)
+//                  and, or instead, f32 (tokens, act_stride); a row has its columns first
 //     logits       (logit_rows, vocabulary) f32, results (logit_rows)
 //     cache        slabs of blocks, each | per group: keys (layers, blocks of the slab, block_stride) | values likewise |
 //                  (kernels.h draws a block); a slab that was given back is null
@@ -78,7 +78,7 @@ public:
     void cut_attention(const PassPlan& plan, const Rates& rates, int32_t threads);
 
     float* value(Value of);
-    Act act_rows(int32_t first_row, int32_t columns);
+    Act act_rows(int32_t first_row);
     std::byte* attention_scratch(int32_t thread) {
         return scratch.data() + scratch_stride * static_cast<size_t>(thread);
     }
@@ -88,6 +88,7 @@ public:
 
     Dims most;
     Dims dims;
+    int32_t act_stride = 0;
     AlignedArray<float> residual;
     AlignedArray<float> qkv;
     AlignedArray<float> attended;
@@ -99,6 +100,8 @@ public:
     AlignedArray<int32_t> act_sum;
     AlignedArray<float> act_f32;
     AlignedArray<RowResult> results;
+    AlignedArray<int32_t>
+        unfinished;  // (blocks of rows with an epilogue) parts of each; Cut says where a region's are
 
     AlignedArray<int32_t> tokens;
     AlignedArray<int32_t> logit_rows;
