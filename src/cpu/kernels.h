@@ -20,13 +20,13 @@
 
 namespace treadle::cpu {
 
-// The `act` value, row-major; the columns of a row come first in its stride. Wherever q is used, both are multiples of 32.
+// The `act` value, row-major. Columns are a multiple of 32 wherever q is used.
 struct Act {
-    int8_t* q = nullptr;     // (rows, stride), in ±127
-    float* scale = nullptr;  // (rows, stride / 32)
-    int32_t* sum = nullptr;  // (rows, stride / 16) exact sums of q
-    float* f32 = nullptr;    // (rows, stride)
-    int32_t stride = 0;
+    int8_t* q = nullptr;     // (rows, columns), in ±127
+    float* scale = nullptr;  // (rows, columns / 32)
+    int32_t* sum = nullptr;  // (rows, columns / 16) exact sums of q
+    float* f32 = nullptr;    // (rows, columns)
+    int32_t columns = 0;
 };
 
 struct LayerCache {

@@ -293,17 +293,17 @@ struct LinearCall {
 template <PackedFormat format, int32_t rows>
 static void run_tile(const LinearCall& call, int32_t panel, int32_t first_row) {
     const Act& act = *call.act;
-    const auto stride = static_cast<size_t>(act.stride);
+    const auto columns = static_cast<size_t>(act.columns);
     ActTile<rows> tile;
     for (int32_t t = 0; t < rows; ++t) {
         const int32_t i = first_row + t;
         const auto row = static_cast<size_t>(call.rows == nullptr ? i : call.rows[i]);
         if constexpr (packed_layout(format).is_float()) {
-            tile.f32[t] = act.f32 + row * stride;
+            tile.f32[t] = act.f32 + row * columns;
         } else {
-            tile.q[t] = act.q + row * stride;
-            tile.scale[t] = act.scale + row * (stride / 32);
-            tile.sum[t] = act.sum + row * (stride / 16);
+            tile.q[t] = act.q + row * columns;
+            tile.scale[t] = act.scale + row * (columns / 32);
+            tile.sum[t] = act.sum + row * (columns / 16);
         }
     }
     F32x16 total[rows];

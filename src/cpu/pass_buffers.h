@@ -2,8 +2,8 @@
 // cache. All of it is allocated by build and kv_create; begin fills in the input after checking it.
 //
 //     value        residual  qkv  attended  delta  gate_up       (tokens, columns) f32, row-major
-//     act          q (tokens, act_stride) · scale (tokens, act_stride / 32) · sum (tokens, act_stride / 16)
-//                  and, or instead, f32 (tokens, act_stride); a row has its columns first
+//     act, twice   q (tokens, columns) · scale (tokens, columns / 32) · sum (tokens, columns / 16)
+//                  and, or instead, f32 (tokens, columns)
 //     logits       (logit_rows, vocabulary) f32, results (logit_rows)
 //     cache        slabs of blocks, each | per group: keys (layers, blocks of the slab, block_stride) | values likewise |
 //                  (kernels.h draws a block); a slab that was given back is null
@@ -56,6 +56,13 @@ struct GroupPass {
     int32_t tiles = 0;
 };
 
+struct ActMemory {
+    AlignedArray<int8_t> q;
+    AlignedArray<float> scale;
+    AlignedArray<int32_t> sum;
+    AlignedArray<float> f32;
+};
+
 class PassBuffers {
 public:
     explicit PassBuffers(std::pmr::memory_resource* other) : caches(other), groups(other), slabs_(other) {}
@@ -78,7 +85,7 @@ public:
     void cut_attention(const PassPlan& plan, const Rates& rates, int32_t threads);
 
     float* value(Value of);
-    Act act_rows(int32_t first_row);
+    Act act_rows(const ActForm& form, int32_t first_row);
     std::byte* attention_scratch(int32_t thread) {
         return scratch.data() + scratch_stride * static_cast<size_t>(thread);
     }
@@ -88,17 +95,13 @@ public:
 
     Dims most;
     Dims dims;
-    int32_t act_stride = 0;
     AlignedArray<float> residual;
     AlignedArray<float> qkv;
     AlignedArray<float> attended;
     AlignedArray<float> delta;
     AlignedArray<float> gate_up;
     AlignedArray<float> logits;
-    AlignedArray<int8_t> act_q;
-    AlignedArray<float> act_scale;
-    AlignedArray<int32_t> act_sum;
-    AlignedArray<float> act_f32;
+    ActMemory acts[2];
     AlignedArray<RowResult> results;
     AlignedArray<int32_t>
         unfinished;  // (blocks of rows with an epilogue) parts of each; Cut says where a region's are

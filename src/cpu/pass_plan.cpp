@@ -100,6 +100,7 @@ struct PassPlan::Compiler {
         if (producer == SIZE_MAX)
             return fail(error, Status::INTERNAL, "%s reads act before it is written", what);
         step.act.columns = plan.steps[producer].act.columns;
+        step.act.turn = plan.steps[producer].act.turn;
         return Status::OK;
     }
 
@@ -113,8 +114,10 @@ struct PassPlan::Compiler {
 
     void write_act(Step& step, int32_t columns) {
         step.act.columns = columns;
+        step.act.turn = producer == SIZE_MAX ? 0 : 1 - plan.steps[producer].act.turn;
         producer = plan.steps.size();
-        plan.act_stride = std::max(plan.act_stride, columns);
+        int32_t& most = plan.act_columns_max[step.act.turn];
+        most = std::max(most, columns);
     }
 
     Status operator()(const Embed& op, Step& step) {
@@ -217,8 +220,6 @@ struct PassPlan::Compiler {
     }
 
     Status check_act() {
-        // An odd number of cache lines of int8: rows fall into different sets of a cache.
-        plan.act_stride = ((plan.act_stride + 63) / 64 | 1) * 64;
         for (const Step& step : plan.steps) {
             plan.uses_quantized |= step.act.quantized;
             plan.uses_f32 |= step.act.f32;

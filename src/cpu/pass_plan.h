@@ -12,8 +12,8 @@
 //     block 0   [units 0..3][units 4..7][units 8..11]→ epilogue of its rows
 //     block 1   [units 0..3][units 4..7][units 8..11]→ epilogue of its rows
 //
-// An epilogue may write act while other blocks still read theirs: a row of act has its place whatever its columns. Region 0
-// is the copying of cache blocks.
+// An epilogue writes act while other blocks still read theirs, so there are two, in turns. Region 0 is the copying of cache
+// blocks.
 //
 // Invariant: what a tile computes does not depend on how its region is cut.
 #pragma once
@@ -42,9 +42,10 @@ struct Region {
     bool has_epilogue() const { return steps > 1 && kind != RegionKind::rows; }
 };
 
-// Which forms of act a step writes, or how many columns it reads.
+// The act that a step writes, in which forms, or the one that it reads.
 struct ActForm {
     int32_t columns = 0;
+    int32_t turn = 0;  // which of the two
     bool quantized = false;
     bool f32 = false;
 };
@@ -118,7 +119,7 @@ public:
     std::pmr::vector<Region> regions;
     std::pmr::vector<Step> steps;
     std::pmr::vector<MatrixPart> parts;
-    int32_t act_stride = 0;  // from a row of act to the next
+    int32_t act_columns_max[2] = {};
     bool uses_quantized = false;
     bool uses_f32 = false;
     int32_t hidden = 0;

@@ -98,7 +98,8 @@ void PassTiles::rope_row(const RopeWrite& op, int32_t row) const {
 void PassTiles::quantize_row(const Step& step, int32_t row) const {
     const float* values = buffers.attended.data() + at(row, step.act.columns);
     if (step.act.f32) {
-        std::memcpy(buffers.act_rows(row).f32, values, static_cast<size_t>(step.act.columns) * sizeof(float));
+        std::memcpy(buffers.act_rows(step.act, row).f32, values,
+                    static_cast<size_t>(step.act.columns) * sizeof(float));
     }
     finish_act(step, row, values);
 }
@@ -111,12 +112,12 @@ void PassTiles::gate_row(const Gate& op, const Step& step, int32_t row, int32_t 
 
 // Where a row of act is made in f32: in act itself if somebody reads it there.
 float* PassTiles::act_target(const Step& step, int32_t row, int32_t thread) const {
-    return step.act.f32 ? buffers.act_rows(row).f32 : buffers.row_scratch(thread);
+    return step.act.f32 ? buffers.act_rows(step.act, row).f32 : buffers.row_scratch(thread);
 }
 
 void PassTiles::finish_act(const Step& step, int32_t row, const float* values) const {
     if (!step.act.quantized) return;
-    const Act act = buffers.act_rows(row);
+    const Act act = buffers.act_rows(step.act, row);
     kernels.quantize(values, step.act.columns, act.q, act.scale, act.sum);
 }
 
@@ -124,7 +125,7 @@ void PassTiles::run_matrix(const Step& step, const Tile& tile) const {
     const auto& op = std::get<Linear>(step.op);
     const int32_t width = plan.columns_of(op.output);
     float* output = buffers.value(op.output) + at(tile.first_row, width);
-    const Act act = buffers.act_rows(tile.first_row);
+    const Act act = buffers.act_rows(step.act, tile.first_row);
     for (int32_t i = 0; i < step.parts; ++i) {
         const MatrixPart& part = plan.parts[static_cast<size_t>(step.first_part + i)];
         const int32_t begin = std::max(tile.first_unit - part.panel, 0);
@@ -137,10 +138,10 @@ void PassTiles::run_matrix(const Step& step, const Tile& tile) const {
 
 void PassTiles::run_logits(const Step& step, const Tile& tile) const {
     const MatrixPart& part = plan.parts[static_cast<size_t>(step.first_part)];
-    kernels.linear(part.weight, nullptr, buffers.act_rows(0), buffers.logit_rows.data() + tile.first_row,
-                   tile.last_row - tile.first_row, tile.first_unit, tile.last_unit,
-                   buffers.logits.data() + at(tile.first_row, plan.vocabulary),
-                   static_cast<size_t>(plan.vocabulary));
+    kernels.linear(
+        part.weight, nullptr, buffers.act_rows(step.act, 0), buffers.logit_rows.data() + tile.first_row,
+        tile.last_row - tile.first_row, tile.first_unit, tile.last_unit,
+        buffers.logits.data() + at(tile.first_row, plan.vocabulary), static_cast<size_t>(plan.vocabulary));
 }
 
 void PassTiles::run_attend(const Region& region, const Cut& cut, int32_t tile, int32_t thread) const {
