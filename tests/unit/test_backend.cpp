@@ -560,6 +560,28 @@ TEST_CASE("a backend is abandoned and destroyed with a pass under way") {
     }
 }
 
+TEST_CASE("a pass abandoned after any of its tiles leaves nothing to the next") {
+    const Fixture reference(CpuTier::scalar);
+    const std::vector<TestPass> passes = make_passes(*reference.program);
+    const TestPass& pass = passes[0];
+    REQUIRE(reference.backend->begin(pass.input(), pass.dims()) == Status::OK);
+    finish(*reference.backend);
+    const std::vector<RowOutput> expected = outputs_of(*reference.backend, reference.program->vocabulary);
+
+    int64_t now = 0;
+    const Fixture f(CpuTier::scalar, 3, {nullptr, run_in_order}, {&now, tick});
+    int32_t tiles = 0;
+    for (bool done = false; !done; ++tiles) {
+        REQUIRE(f.backend->begin(pass.input(), pass.dims()) == Status::OK);
+        for (int32_t i = 0; i < tiles && !done; ++i) done = f.backend->advance(0, 1).state == PassState::done;
+        if (!done) f.backend->abandon();
+        REQUIRE((done || f.backend->begin(pass.input(), pass.dims()) == Status::OK));
+        finish(*f.backend);
+        CHECK(outputs_of(*f.backend, f.program->vocabulary) == expected);
+    }
+    CHECK(tiles > 50);
+}
+
 TEST_CASE("the store picks a tier and refuses bad tensors") {
     TestHeap heap;
     MemorySet memory(heap.hooks());
