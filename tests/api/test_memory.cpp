@@ -23,7 +23,8 @@ TEST_CASE("fifty rounds of load and unload leave nothing behind") {
 
 TEST_CASE("a load, a creation and a submission fail cleanly at each allocation") {
     TestAllocator allocator;
-    const engine_model_params params = params_with(allocator);
+    engine_model_params params = params_with(allocator);
+    params.threads = 3;
     Failure failure;
     engine_model* model = nullptr;
     for (int64_t n = 0;; n++) {
