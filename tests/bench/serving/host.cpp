@@ -2,26 +2,14 @@
 #include "host.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <thread>
 
 namespace treadle::bench {
 
-double now_s() {
-    const auto since = std::chrono::steady_clock::now().time_since_epoch();
-    return std::chrono::duration<double>(since).count();
-}
-
-void sleep_until(double time_s) {
-    const double left_s = time_s - now_s();
-    if (left_s > 0) std::this_thread::sleep_for(std::chrono::duration<double>(left_s));
-}
-
 void give_up(const std::string& why) {
-    std::fprintf(stderr, "serving bench: %s\n", why.c_str());
+    std::fprintf(stderr, "bench: %s\n", why.c_str());
     std::exit(1);
 }
 

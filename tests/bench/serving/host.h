@@ -1,5 +1,5 @@
-// A host for the serving benches: it owns an engine, steps it, polls it, and notes when which token came. Used by every scenario;
-// it calls engine.h alone, as any program that links the library would.
+// A host for the benches: it owns an engine, steps it, polls it, and notes when which token came. Used by every scenario; it
+// calls engine.h alone, as any program that links the library would.
 //
 // Invariant: a token's time is taken right after the poll that handed it over, so it is when a user could have seen it.
 #pragma once
@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
+#include "clock.h"
+
 namespace treadle::bench {
 
 constexpr int32_t block_tokens = 16;
 
-double now_s();
-void sleep_until(double time_s);
 [[noreturn]] void give_up(const std::string& why);
 
 // Ends the program on a failure: a benchmark has nothing to save.

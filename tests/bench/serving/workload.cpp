@@ -37,11 +37,12 @@ std::string Flags::text(std::string_view name, const std::string& otherwise) con
     return value == nullptr ? otherwise : *value;
 }
 
-LoadedModel::LoadedModel(const std::string& path, int32_t threads) {
+LoadedModel::LoadedModel(const std::string& path, int32_t threads, int32_t cpu_code) {
     Checked check;
     engine_model_params params;
     check(engine_model_params_init(&params, sizeof params));
     params.threads = threads;
+    params.cpu_code = cpu_code;
     if (path == "--tiny") {
         test::TinyLlamaOptions options;
         options.layers = 1;
