@@ -70,7 +70,7 @@ def new_samples() -> Samples:
     return collections.defaultdict(lambda: collections.defaultdict(list))
 
 
-def in_turn(sides: list[Side], run: int) -> list[Side]:
+def in_turn(sides: list, run: int) -> list:
     first = run % len(sides)
     return sides[first:] + sides[:first]
 

@@ -67,6 +67,9 @@ class Bench:
     def model_name(self) -> str:
         return "a tiny random model" if self.model == TINY else pathlib.Path(self.model).name
 
+    def threads_text(self) -> str:
+        return "1 thread" if self.threads == 1 else f"{self.threads} threads"
+
     def treadle(self, code: str = "automatic", name: str = "Treadle") -> Side:
         return Side(name, [self.build / "treadle_bench", self.model, "--threads", self.threads, "--code", code])
 
