@@ -3,8 +3,8 @@
 
     draw_frames.py FRAMES.json -o PICTURE.svg
 
-The file is {"frame_ms": 16.667, "ways": [{"title": "...", "frame_ms": [5.1, 5.0, ...], "tokens_per_s": 120.5}, ...]}, as
-sections/frames.py writes it. Bars are counts of frames per quarter of a millisecond, drawn by their square roots, so that few late
+The file is {"frame_ms": 16.667, "ways": [{"title": "...", "frame_ms": [5.1, ...], "work_ms": [5.0, ...], "tokens_per_s": 120.5}, ...]},
+as sections/frames.py writes it; work_ms is what the host's own work took of a frame. Bars are counts of frames per quarter of a millisecond, drawn by their square roots, so that few late
 frames are seen beside many that are in time. Frames beyond the axis are counted at its end.
 """
 import argparse
@@ -18,6 +18,7 @@ LEFT = 16
 RIGHT = 120        # room for the count of frames beyond the axis
 BARS = 54          # height of the fullest bin
 BIN_MS = 0.25
+GREY = "#7b8794"
 PERCENTILES = (50, 95, 99)
 
 
@@ -70,7 +71,10 @@ def draw_panel(picture: Picture, way: dict, place: int, top: float, x_of, end: f
     picture.words(LEFT, top + 16, way["title"], "name", after=figures)
     base = top + 34 + BARS
     picture.line(x_of(tick_ms), top + 26, x_of(tick_ms), base, "mark")
-    draw_bars(picture, values, base, x_of, end, colour(place) if place else "#7b8794")
+    if nearest_rank(values, 50) > nearest_rank(way["work_ms"], 50) + 1:  # something follows the host's own work
+        draw_bars(picture, way["work_ms"], base, x_of, end, GREY)
+        picture.words(x_of(nearest_rank(way["work_ms"], 50)), base + 19, "own work done", "mid")
+    draw_bars(picture, values, base, x_of, end, colour(place) if place else GREY)
     picture.line(x_of(0), base, x_of(end), base, "axis")
     draw_percentiles(picture, values, base, x_of, end)
     return base + 30
@@ -84,6 +88,7 @@ def draw(ways: list[dict], tick_ms: float) -> str:
     top = 4.0
     for place, way in enumerate(ways):
         top = draw_panel(picture, way, place, top, x_of, end, tick_ms)
+    top += 8
     step = 2 if end <= 24 else 5
     for value in range(0, int(end) + 1, step):
         picture.words(x_of(value), top + 6, str(value), "mid")

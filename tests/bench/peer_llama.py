@@ -5,8 +5,8 @@
     peer_llama.py MODEL.gguf --quantize-to FILE                                    writes it again in Q4_0, by its own quantizer
 
 The commands are those of speed/main.cpp, but for the last number of `frames COUNT FRAME_US SWEEPS SHARE PROMPT`: as libllama can't
-stop in the middle of a pass it generates in a thread of its own, which rests after each pass so long that it works that share of
-the time (1: always). The host's frames are run by the library of frames/shared.cpp, the same code as Treadle's side runs.
+stop in the middle of a pass it generates in a thread of its own, which rests after each pass until it and its helpers have had no
+more than that share of the time of their cores (1: it never rests). The host's frames are run by the library of frames/shared.cpp, the same code as Treadle's side runs.
 
 Called by sides.py with the Python that fetch_peer.sh prints. Only the C interface is used, through ctypes: batches are filled
 outside the clock where that is possible, and what Python does inside of it is some microseconds a pass. Flash attention is on,
@@ -16,7 +16,6 @@ import argparse
 import ctypes
 import json
 import pathlib
-import resource
 import sys
 import threading
 import time
@@ -171,11 +170,12 @@ class KeptContexts:
 
 
 class Talker:
-    """Generates in a thread of its own, for `share` of the time; who is done goes on with the next answer."""
+    """Generates in a thread of its own, for `share` of the time of `threads` cores; who is done goes on with the next answer."""
 
     def __init__(self, model, threads, prompt, capacity, share):
         self.context = Context(model, threads, 1, capacity, prompt)
-        self.prompt, self.capacity, self.share = prompt, capacity, share
+        self.prompt, self.capacity, self.cores, self.share = prompt, capacity, threads * share, share
+        self.host_clock = time.pthread_getcpuclockid(threading.get_ident())  # of the thread that makes this, the host's
         self.context.clear()
         self.context.add_prompt(0, prompt, vocabulary_of(model))
         self.context.compute()
@@ -185,17 +185,22 @@ class Talker:
         self.thread = threading.Thread(target=self.talk)
         self.thread.start()
 
+    def cpu_s(self):
+        """Processor time of all threads but the host's."""
+        return time.process_time() - time.clock_gettime(self.host_clock)
+
     def talk(self):
         known = [[self.first]]
+        begin, cpu_begin = time.perf_counter(), self.cpu_s()
         while not self.stopping:
-            begin = time.perf_counter()
             self.context.step(known, self.prompt + len(known[0]) - 1)
             self.tokens += 1
             if self.prompt + len(known[0]) >= self.capacity:
                 self.context.forget_after(0, self.prompt)
                 known = [[self.first]]
             if self.share < 1:
-                time.sleep((time.perf_counter() - begin) * (1 / self.share - 1))
+                earned_s = (time.perf_counter() - begin) * self.cores
+                time.sleep(max(self.cpu_s() - cpu_begin - earned_s, 0) / self.cores)
 
     def stop(self):
         self.stopping = True
@@ -210,17 +215,12 @@ def frames(model, threads, library, count, frame_us, sweeps, share, prompt):
     talker = Talker(model, threads, int(prompt), llama.llama_model_n_ctx_train(model), share)
     while talker.tokens == 0:
         time.sleep(0.001)
-
-    def cpu_s():
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return usage.ru_utime + usage.ru_stime
-
-    cpu_begin, tokens_begin = cpu_s(), talker.tokens
+    cpu_begin, tokens_begin = talker.cpu_s(), talker.tokens
     host.frame_host_run(count, ctypes.c_double(frame_us * 1e-6), int(sweeps), work_s, frame_s, facts)
-    cpu, tokens = cpu_s() - cpu_begin, talker.tokens - tokens_begin
+    cpu, tokens = talker.cpu_s() - cpu_begin, talker.tokens - tokens_begin
     talker.stop()
     return {"work_ms": [round(1e3 * value, 3) for value in work_s], "frame_ms": [round(1e3 * value, 3) for value in frame_s],
-            "seconds": facts[0], "ticks_missed": int(facts[2]), "other_cpu_s": cpu - facts[1], "tokens": tokens}
+            "seconds": facts[0], "ticks_missed": int(facts[2]), "other_cpu_s": cpu, "tokens": tokens}
 
 
 def quantize(path, to):

@@ -40,7 +40,7 @@ private:
 }  // namespace
 
 int32_t sweeps_of(double work_s) {
-    constexpr int32_t tries = 40, sweeps = 64;
+    constexpr int32_t tries = 1000, sweeps = 16;  // over some moments: others take the core now and then
     Particles particles;
     double best_s = 1e300;
     for (int32_t i = 0; i < tries; i++) {

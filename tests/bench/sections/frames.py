@@ -1,8 +1,8 @@
 """A game's frames: 60 a second with 5 ms of the host's own work, alone, with Treadle stepped for 8 ms of each, and beside llama.cpp
 in a thread of its own. run() is called by bench.py; it also draws the picture.
 
-libllama's passes can't be cut, so an embedder runs it in a thread: one that works as large a share of the time as Treadle's budget
-is of a frame, or one that never rests. Its threads then compete with the host's for the cores. One sequence generates; the host is
+libllama's passes can't be cut, so an embedder runs it in a thread: one that takes as large a share of the cores' time as Treadle's
+budget gives it, or one that never rests. Its threads then compete with the host's for the cores. One sequence generates; the host is
 the same code in all processes (frames/frame_loop.h), and its work is a count of sweeps that take 5 ms alone.
 """
 import json
@@ -51,8 +51,8 @@ def ways_of(bench: Bench) -> list[Way]:
     share = BUDGET_US / FRAME_US
     ways = [Way("host alone", engine, 0), Way(f"Treadle, {BUDGET_US // 1000} ms a frame", engine, BUDGET_US)]
     peers = bench.llama_sides()
-    ways += [Way(f"{peer.name}, its thread {100 * share:.0f}% of the time", peer, share) for peer in peers]
-    return ways + [Way(f"{peer.name}, its thread all the time", peer, 1) for peer in peers[:1]]
+    ways += [Way(f"{peer.name} in a thread, as much time", peer, share) for peer in peers]
+    return ways + [Way(f"{peer.name} in a thread that never rests", peer, 1) for peer in peers[:1]]
 
 
 def tables_of(ways: list[Way], bench: Bench) -> list[Table]:
@@ -70,7 +70,7 @@ def tables_of(ways: list[Way], bench: Bench) -> list[Table]:
                   [f"Medians of {len(ways[0].answers)} runs of {count} frames (least-greatest); a frame lasts from its tick to the end of what is done in it."]),
             Table("What that did to the host", work, [
                 f"Alone the work takes {WORK_US / 1000:g} ms: what is more was lost to other threads on its core, caches and memory. The rest is what",
-                "generates: Treadle inside the frame, within its budget, llama.cpp in threads of its own, which rest after each pass."])]
+                "generates: Treadle inside the frame, within its budget, llama.cpp in threads of its own."])]
 
 
 def run(bench: Bench) -> Section:
@@ -85,7 +85,7 @@ def run(bench: Bench) -> Section:
                 f"{short(way.tokens_per_s()[-1])} tokens/s")
     for side in sides:
         side.close()
-    panels = [{"title": way.title, "frame_ms": sum((answer["frame_ms"] for answer in way.answers), []),
+    panels = [{"title": way.title, **{key: sum((answer[key] for answer in way.answers), []) for key in ("frame_ms", "work_ms")},
                "tokens_per_s": statistics.median(way.tokens_per_s())} for way in ways]
     bench.pictures.mkdir(parents=True, exist_ok=True)
     (bench.pictures / "frames.json").write_text(json.dumps({"frame_ms": FRAME_US / 1000, "ways": panels}))
