@@ -279,6 +279,18 @@ enum {
                                   at once */
 };
 
+/* How keys or values are kept in the cache. Less memory is also less to read: with long contexts tokens come faster. What it
+ * costs in quality is measured in README; keys lose more by few bits than values do. Tokens are as reproducible with one as with
+ * another, but not the same ones: the types belong to engine_info.numerics_id. */
+enum {
+    ENGINE_KV_F16 = 0,  /* 2 bytes a value */
+    ENGINE_KV_Q8_0 = 1, /* 34 bytes per 32 values: int8 with a scale. For a head_dim that is a multiple of 32 */
+    ENGINE_KV_TBQ4 = 2, /* 66 bytes per 128 values, 34 per 64 where head_dim is 64: rotated and in 4 bits (after TurboQuant,
+                           https://arxiv.org/abs/2504.19874). For a head_dim of 64, 128 or 256 */
+    ENGINE_KV_TBQ4X = 3 /* for keys: tbq4, with the eighth of the rotary pairs that carries most energy in int8; 84 bytes per 128
+                           values, 44 per 64. Which ones is found by one pass over 64 tokens, once per model */
+};
+
 typedef struct engine_params {
     uint32_t struct_size;
     int32_t max_sequences;    /* sequences in one pass. 1 .. 4096. Default: 16 */
@@ -304,10 +316,15 @@ typedef struct engine_params {
                                     so. 0 .. 3600000000. Default: 0 */
     int32_t trace_events;        /* how many of the newest are kept for engine_trace_write: 72 bytes each, about one per sequence
                                     and pass. 0: no trace. 0 .. 16777216. Default: 0 */
+    int32_t key_type;            /* ENGINE_KV_…; one that doesn't fit the model's head_dim is INVALID_ARGUMENT. Default: f16 */
+    int32_t value_type;          /* likewise, but not TBQ4X. Default: f16 */
+    engine_progress_fn progress; /* asked while the first engine of a model with TBQ4X keys is made, in tokens (64 in all); 0
+                                    stops it (STOPPED). NULL: not asked */
+    void* progress_user;
 } engine_params;
 ENGINE_API engine_status engine_params_init(engine_params* params, size_t size);
 
-/* Makes an engine with all its memory and threads; params may be NULL. */
+/* Makes an engine with all its memory and threads; params may be NULL. Errors: INVALID_ARGUMENT, LIMIT, STOPPED, NOMEM. */
 ENGINE_API engine_status engine_create(engine_model* model, const engine_params* params, engine** out, engine_error* error);
 
 /* Ends everything, live requests too. NULL is fine. No other call on this engine may run or follow. */
@@ -324,7 +341,9 @@ typedef struct engine_info {
     uint64_t kv_bytes;       /* memory by kind, as it is now */
     uint64_t scratch_bytes;
     uint64_t other_bytes;
-    char numerics_id[32];
+    char numerics_id[32];    /* the model's, and the types of keys and values where they aren't f16: "cpu-1:q8_0/tbq4" */
+    int32_t key_type;        /* ENGINE_KV_… */
+    int32_t value_type;
 } engine_info;
 ENGINE_API engine_status engine_info_init(engine_info* info, size_t size);
 ENGINE_API engine_status engine_get_info(engine* e, engine_info* info);
@@ -691,13 +710,6 @@ ENGINE_API engine_status engine_metrics_text(engine* e, char* text, size_t capac
 ENGINE_API engine_status engine_trace_write(engine* e, engine_write_fn write, void* user);
 
 /* -------------------------------------------------------------------------------------------------------------- planning */
-
-/* How keys or values are kept in the cache. So far engines keep both in f16; plans can be made for all. */
-enum {
-    ENGINE_KV_F16 = 0,  /* 2 bytes a value */
-    ENGINE_KV_Q8_0 = 1, /* 34 bytes per 32 values */
-    ENGINE_KV_TBQ4 = 2  /* 66 bytes per 128 values; 34 bytes per 64 where head_dim is 64 */
-};
 
 /* A model, a machine and a load. The cache's shape is layers, kv_heads and head_dim; or kv_token_bytes_f16 and head_dim, with
  * layers and kv_heads 0. */

@@ -1,5 +1,6 @@
 // Engines: creating, stepping, questions about them.
 #include <algorithm>
+#include <cstdio>
 
 #include "api/handles.h"
 #include "api/structs.h"
@@ -7,6 +8,7 @@
 #include "base/limits.h"
 #include "base/platform.h"
 #include "ops/backend.h"
+#include "runner/kept_dims.h"
 
 namespace treadle {
 
@@ -28,6 +30,56 @@ struct HandleOwner {
     engine* handle;
     ~HandleOwner() { engine_destroy(handle); }
 };
+
+ProgressHook progress_of(const engine_params& params) {
+    if (params.progress == nullptr) return {};
+    return {const_cast<engine_params*>(&params), [](void* user, uint64_t done, uint64_t total) {
+                const auto* self = static_cast<const engine_params*>(user);
+                return self->progress(self->progress_user, done, total) != 0;
+            }};
+}
+
+// The dimensions that tbq4x keeps, chosen by the first engine that asks; others wait for it.
+Status find_kept_dims(engine* handle, const BackendParams& backend_params, const ProgressHook& progress,
+                      Error* error) {
+    engine_model& model = *handle->model;
+    const std::lock_guard lock(model.kept_dims_lock);
+    if (model.kept_dims.empty()) {
+        Owned<Backend> backend;
+        TREADLE_TRY(
+            model.model->weight_store().make_backend(backend_params, handle->memory, &backend, error));
+        TREADLE_TRY(choose_kept_dims(model.program, model.model->rope_table(), *backend, progress,
+                                     &model.kept_dims, error));
+    }
+    handle->program.kept_dims.assign(model.kept_dims.begin(), model.kept_dims.end());
+    return Status::OK;
+}
+
+// Gives the handle its program, with the formats of its cache, and the id of the numbers that come of both.
+Status make_program(engine* handle, const engine_params& params, const BackendParams& backend_params,
+                    Error* error) {
+    const engine_model& model = *handle->model;
+    const auto keys = static_cast<KvType>(params.key_type);
+    const auto values = static_cast<KvType>(params.value_type);
+    TREADLE_TRY(check_kv_format("key_type", {keys, model.program.head_dim}, true, error));
+    TREADLE_TRY(check_kv_format("value_type", {values, model.program.head_dim}, false, error));
+    if (keys == KvType::tbq4x)
+        TREADLE_TRY(find_kept_dims(handle, backend_params, progress_of(params), error));
+    std::pmr::vector<uint16_t> kept_dims = std::move(handle->program.kept_dims);
+    handle->program = model.program;
+    handle->program.kept_dims = std::move(kept_dims);
+    for (KvGroup& group : handle->program.groups) {
+        group.key_type = keys;
+        group.value_type = values;
+    }
+    const char* id = model.model->weight_store().numerics_id();
+    if (keys == KvType::f16 && values == KvType::f16)
+        std::snprintf(handle->numerics_id, sizeof handle->numerics_id, "%s", id);
+    else
+        std::snprintf(handle->numerics_id, sizeof handle->numerics_id, "%s:%s/%s", id, kv_type_name(keys),
+                      kv_type_name(values));
+    return Status::OK;
+}
 
 Status create(engine_model* model, const engine_params* in, engine** out, Error* error) {
     *out = nullptr;
@@ -57,12 +109,14 @@ Status create(engine_model* model, const engine_params* in, engine** out, Error*
     HandleOwner owner{api::make_handle<engine>(model->hooks, model)};
     if (owner.handle == nullptr) throw std::bad_alloc();
     api::retain(model);
-    Owned<Backend> backend;
     const BackendParams backend_params = {model->threads, model->parallel_for, wanted.clock};
+    TREADLE_TRY(make_program(owner.handle, params, backend_params, error));
+    Owned<Backend> backend;
     TREADLE_TRY(
         model->model->weight_store().make_backend(backend_params, owner.handle->memory, &backend, error));
-    const EngineModel parts = {&model->program, &model->model->rope_table(), &model->model->vocabulary(),
-                               model->model->facts().fingerprint, model->model->weight_store().numerics_id()};
+    const EngineModel parts = {&owner.handle->program, &model->model->rope_table(),
+                               &model->model->vocabulary(), model->model->facts().fingerprint,
+                               owner.handle->numerics_id};
     TREADLE_TRY(make_engine(owner.handle->memory, parts, model->model->hyper_parameters().context, wanted,
                             std::move(backend), &owner.handle->core, error));
     *out = std::exchange(owner.handle, nullptr);
@@ -114,8 +168,10 @@ ENGINE_API engine_status engine_get_info(engine* e, engine_info* info) {
         value.kv_bytes = e->memory.kv.bytes_in_use();
         value.scratch_bytes = e->memory.scratch.bytes_in_use();
         value.other_bytes = e->memory.other.bytes_in_use();
-        const char* numerics_id = e->model->model->weight_store().numerics_id();
-        api::copy_text(value.numerics_id, sizeof value.numerics_id, numerics_id, std::strlen(numerics_id));
+        value.key_type = static_cast<int32_t>(e->program.groups.front().key_type);
+        value.value_type = static_cast<int32_t>(e->program.groups.front().value_type);
+        api::copy_text(value.numerics_id, sizeof value.numerics_id, e->numerics_id,
+                       std::strlen(e->numerics_id));
         return api::write_struct("engine_info", info, value, error);
     });
 }

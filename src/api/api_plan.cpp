@@ -9,6 +9,7 @@ namespace {
 static_assert(static_cast<int32_t>(KvType::f16) == ENGINE_KV_F16);
 static_assert(static_cast<int32_t>(KvType::q8_0) == ENGINE_KV_Q8_0);
 static_assert(static_cast<int32_t>(KvType::tbq4) == ENGINE_KV_TBQ4);
+static_assert(static_cast<int32_t>(KvType::tbq4x) == ENGINE_KV_TBQ4X);
 
 engine_plan_params default_plan_params() {
     const PlanInput defaults;

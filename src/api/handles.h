@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 
 #include "base/hooks.h"
 #include "base/memory.h"
@@ -15,7 +16,7 @@
 
 struct engine_model {
     explicit engine_model(const treadle::AllocatorHooks& allocator)
-        : hooks(allocator), memory(allocator), program(&memory.other) {}
+        : hooks(allocator), memory(allocator), program(&memory.other), kept_dims(&memory.other) {}
 
     std::atomic<int32_t> references{1};
     treadle::AllocatorHooks hooks;
@@ -28,15 +29,20 @@ struct engine_model {
     treadle::Owned<treadle::ChatTemplate> chat_template;  // null: chat_error says why
     treadle::Error chat_error;
     size_t tokenizer_bytes = 0;
+
+    std::mutex kept_dims_lock;
+    std::pmr::vector<uint16_t> kept_dims;  // as in Program; empty until an engine with tbq4x keys is made
 };
 
 struct engine {
     engine(const treadle::AllocatorHooks& allocator, engine_model* of)
-        : hooks(allocator), model(of), memory(allocator) {}
+        : hooks(allocator), model(of), memory(allocator), program(&memory.other) {}
 
     treadle::AllocatorHooks hooks;
     engine_model* model;  // holds a reference
     treadle::MemorySet memory;
+    treadle::Program program;  // the model's, with this engine's formats of the cache
+    char numerics_id[32] = {};
     treadle::Owned<treadle::Engine> core;
 };
 

@@ -12,13 +12,40 @@
 //
 // Invariant: every number of a row-head comes from the same operations in the same order, however the tiles fall.
 
+// The queries as codes, where keys are codes: what a score's integer dots read. In the place of the packed queries.
+struct QueryCodes {
+    static constexpr int32_t kept_max = 32;
+    int8_t* q;             // (row_heads, head_dim)
+    int8_t* kept;          // (row_heads, kept_max)
+    float* scale;          // (row_heads, groups of the keys)
+    int32_t* offset;       // (row_heads, groups): 128 · Σ q
+    float* kept_scale;     // (row_heads)
+    int32_t* kept_offset;  // (row_heads)
+};
+
+// Of one KV head in one block of keys or values.
+struct KvHead {
+    const uint8_t* codes;
+    const uint8_t* kept;
+    const uint16_t* scales;       // (groups, 16)
+    const uint16_t* kept_scales;  // (16)
+};
+
+TREADLE_LANES_WORD KvHead kv_head_of(const KvLayout& layout, const uint8_t* block, int32_t head) {
+    const auto index = static_cast<size_t>(head);
+    const auto* halves = reinterpret_cast<const uint16_t*>(block);
+    return {block + index * layout.code_step, block + layout.kept_at + index * layout.kept_step,
+            halves + (layout.scales_at + index * layout.scale_step) / 2,
+            halves + layout.kept_scales_at / 2 + 16 * index};
+}
+
 struct Attention {  // what one call works on
     int32_t head_dim;
     int32_t heads;  // of the KV head
     int32_t rows;
     int32_t first_position;
     const LayerCache& cache;
-    size_t kv_at;  // of the KV head in a block: keys (head_dim, 16), values (16, head_dim)
+    int32_t kv_head;
     const int32_t* block_table;
     AttentionScratch layout;
     float* queries;
@@ -27,6 +54,7 @@ struct Attention {  // what one call works on
     float* span_parts;
     float* group_max;
     float* group_parts;
+    QueryCodes codes;
 
     int32_t row_heads() const { return rows * heads; }
     int32_t blocks() const { return (first_position + rows + 15) / 16; }
@@ -43,129 +71,20 @@ struct Attention {  // what one call works on
                static_cast<size_t>(span % group_spans) * layout.part_floats;
     }
     size_t part_stride() const { return layout.part_floats * group_spans; }  // from a row-head to the next
-    const uint16_t* key_block(int32_t block) const {
-        return cache.keys(block_table[block]) + kv_at;
+    KvHead keys(int32_t block) const {
+        return kv_head_of(cache.keys, cache.key_block(block_table[block]), kv_head);
     }
-    const uint16_t* value_block(int32_t block) const {
-        return cache.values(block_table[block]) + kv_at;
+    KvHead values(int32_t block) const {
+        return kv_head_of(cache.values, cache.value_block(block_table[block]), kv_head);
     }
 };
 
 constexpr int32_t attention_tile_max = accumulators_max < 12 ? accumulators_max : 12;
 
 // The next tile's rows and heads, of `rest`: as even as the most that a tile takes allow.
-static int32_t tile_size(int32_t rest) {
-    const int32_t tiles = (rest + attention_tile_max - 1) / attention_tile_max;
+static int32_t tile_size(int32_t rest, int32_t most) {
+    const int32_t tiles = (rest + most - 1) / most;
     return (rest + tiles - 1) / tiles;
-}
-
-// Copies the queries from row-head `first` on into tiles, each (head_dim, tile), to be read one dimension after the other.
-static void pack_queries(const Attention& a, const float* queries, size_t stride, int32_t first) {
-    float* to = a.queries;
-    for (int32_t begin = first; begin < a.row_heads();) {
-        const int32_t tile = tile_size(a.row_heads() - begin);
-        for (int32_t i = 0; i < tile; i++) {
-            const int32_t row_head = begin + i;
-            const float* from = queries + static_cast<size_t>(row_head / a.heads) * stride +
-                                static_cast<size_t>(row_head % a.heads) * static_cast<size_t>(a.head_dim);
-            for (int32_t d = 0; d < a.head_dim; d++) to[d * tile + i] = from[d];
-        }
-        begin += tile;
-        to += static_cast<size_t>(tile) * static_cast<size_t>(a.head_dim);
-    }
-}
-
-// Scores of a tile against `columns` blocks: one chain of fma over the dimensions, ascending from +0.
-template <int tile, int columns>
-TREADLE_LANES_WORD void score_blocks(const Attention& a, const float* queries, int32_t block, float* scores) {
-    const uint16_t* keys[columns];
-    F32x16 sums[tile][columns];
-    for (int c = 0; c < columns; c++) {
-        keys[c] = a.key_block(block + c);
-        for (int i = 0; i < tile; i++) sums[i][c] = zero_f32();
-    }
-    for (int32_t begin = 0; begin < a.head_dim; begin += 4) {  // by four: unrolled
-        for (int32_t d = begin; d < begin + 4; d++) {
-            for (int c = 0; c < columns; c++) {
-                const F32x16 key = load_f16(keys[c] + d * 16);
-                for (int i = 0; i < tile; i++) sums[i][c] = fma(set1(queries[d * tile + i]), key, sums[i][c]);
-            }
-        }
-    }
-    for (int c = 0; c < columns; c++)
-        for (int i = 0; i < tile; i++) store(scores + i * span_positions + c * 16, sums[i][c]);
-}
-
-// The same for blocks begin .. end - 1 of a span.
-template <int tile, int columns>
-static void score_tile(const Attention& a, const float* queries, int32_t first_block, int32_t begin,
-                       int32_t end, float* scores) {
-    int32_t block = begin;
-    for (; block + columns <= end; block += columns)
-        score_blocks<tile, columns>(a, queries, first_block + block, scores + block * 16);
-    for (; block < end; block++) score_blocks<tile, 1>(a, queries, first_block + block, scores + block * 16);
-}
-
-// Turns the scores of one row-head into probabilities over the first `visible` positions of a span (the rest becomes +0, by
-// select) and returns their maximum and, in all lanes, their sum: lanes by position mod 16, ascending adds, tree.
-TREADLE_LANES_WORD float to_probabilities(float* scores, int32_t visible, F32x16* sum_of_all) {
-    const F32x16 lowest = set1(-std::numeric_limits<float>::infinity());
-    const int32_t whole = visible & ~15;
-    const I32x16 mask = less(lane_numbers(), set1(visible - whole));
-    F32x16 most = lowest;
-    for (int32_t i = 0; i < whole; i += 16) most = max(load(scores + i), most);
-    if (whole < visible) most = max(select(mask, load(scores + whole), lowest), most);
-
-    const float maximum = max_lane(most);
-    F32x16 sums = zero_f32();
-    for (int32_t i = 0; i < whole; i += 16) {
-        const F32x16 p = exp2(sub(load(scores + i), set1(maximum)));
-        store(scores + i, p);
-        sums = add(sums, p);
-    }
-    if (whole < visible) {
-        const F32x16 p = select(mask, exp2(sub(load(scores + whole), set1(maximum))), zero_f32());
-        store(scores + whole, p);
-        sums = add(sums, p);
-    }
-    *sum_of_all = set1(sum(sums));
-    return maximum;
-}
-
-// Goes on with the outputs of `columns` times 16 dimensions of a tile over positions begin .. end - 1 of a span: fma chains,
-// ascending.
-template <int tile, int columns>
-TREADLE_LANES_WORD void add_values(const Attention& a, int32_t first_block, int32_t begin, int32_t end,
-                                   int32_t dimension, const float* p, float* out, size_t out_stride) {
-    F32x16 sums[tile][columns];
-    for (int i = 0; i < tile; i++)
-        for (int c = 0; c < columns; c++)
-            sums[i][c] = load(out + static_cast<size_t>(i) * out_stride + c * 16);
-    while (begin < end) {
-        const uint16_t* values = a.value_block(first_block + begin / 16) + dimension;
-        const int32_t block_end = end - begin < 16 ? end : begin + 16;
-        for (; begin < block_end; begin++, values += a.head_dim) {
-            for (int c = 0; c < columns; c++) {
-                const F32x16 value = load_f16(values + c * 16);
-                for (int i = 0; i < tile; i++)
-                    sums[i][c] = fma(set1(p[i * span_positions + begin]), value, sums[i][c]);
-            }
-        }
-    }
-    for (int i = 0; i < tile; i++)
-        for (int c = 0; c < columns; c++)
-            store(out + static_cast<size_t>(i) * out_stride + c * 16, sums[i][c]);
-}
-
-// The same for all dimensions; begin is a multiple of 16.
-template <int tile, int columns>
-static void value_tile(const Attention& a, int32_t first_block, int32_t begin, int32_t end, const float* p,
-                       float* out, size_t out_stride) {
-    int32_t d = 0;
-    for (; d + 16 * columns <= a.head_dim; d += 16 * columns)
-        add_values<tile, columns>(a, first_block, begin, end, d, p, out + d, out_stride);
-    for (; d < a.head_dim; d += 16)
-        add_values<tile, 1>(a, first_block, begin, end, d, p, out + d, out_stride);
 }
 
 // How many blocks, or times 16 dimensions, a tile of that size takes at once, as the registers allow.
@@ -193,66 +112,57 @@ static void value_any_tile(int32_t tile, const Attention& a, int32_t first_block
     value_tile<size, columns_of<size>>(a, first_block, begin, end, p, out, out_stride);
 }
 
-// Goes on with one row-head's chains over positions begin .. end - 1 of a span, which earlier row-heads of its tile don't see.
-static void add_last_values(const Attention& a, int32_t first_block, int32_t begin, int32_t end,
-                            const float* p, float* out) {
-    for (int32_t j = begin; j < end; j++) {
-        const uint16_t* values = a.value_block(first_block + j / 16) + (j % 16) * a.head_dim;
-        for (int32_t d = 0; d < a.head_dim; d += 16)
-            store(out + d, fma(set1(p[j]), load_f16(values + d), load(out + d)));
-    }
-}
-
 // Asks for keys or values that the next turn reads: blocks lie anywhere, so no hardware foresees where the next one begins.
-template <auto block_of>
+template <auto head_of>
 static void prefetch_blocks(const Attention& a, int32_t begin) {
+    const bool of_keys = head_of == &Attention::keys;
+    const size_t bytes = of_keys ? a.cache.keys.code_step : a.cache.values.code_step;
     for (int32_t block = begin; block < begin + attention_blocks_at_once && block < a.blocks(); block++) {
-        const uint16_t* from = (a.*block_of)(block);
-        for (int32_t i = 0; i < a.head_dim * 16; i += 32) __builtin_prefetch(from + i);
+        const KvHead head = (a.*head_of)(block);
+        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(head.codes + i);
+        __builtin_prefetch(head.scales);
     }
 }
 
-// Scores of all row-heads from `first` on, whose queries are packed, against a span of which the last sees `visible` positions.
+#include "cpu/attention_keys.inl"
+
+#include "cpu/attention_values.inl"
+
+// Turns the scores of one row-head into probabilities over the first `visible` positions of a span (the rest becomes +0, by
+// select) and returns their maximum and, in all lanes, their sum: lanes by position mod 16, ascending adds, tree.
+TREADLE_LANES_WORD float to_probabilities(float* scores, int32_t visible, F32x16* sum_of_all) {
+    const F32x16 lowest = set1(-std::numeric_limits<float>::infinity());
+    const int32_t whole = visible & ~15;
+    const I32x16 mask = less(lane_numbers(), set1(visible - whole));
+    F32x16 most = lowest;
+    for (int32_t i = 0; i < whole; i += 16) most = max(load(scores + i), most);
+    if (whole < visible) most = max(select(mask, load(scores + whole), lowest), most);
+
+    const float maximum = max_lane(most);
+    F32x16 sums = zero_f32();
+    for (int32_t i = 0; i < whole; i += 16) {
+        const F32x16 p = exp2(sub(load(scores + i), set1(maximum)));
+        store(scores + i, p);
+        sums = add(sums, p);
+    }
+    if (whole < visible) {
+        const F32x16 p = select(mask, exp2(sub(load(scores + whole), set1(maximum))), zero_f32());
+        store(scores + whole, p);
+        sums = add(sums, p);
+    }
+    *sum_of_all = set1(sum(sums));
+    return maximum;
+}
+
+// Scores of all row-heads from `first` on, whose queries are prepared, against a span of which the last sees `visible` positions.
 // A few blocks at a time go through all tiles, while they are in the first-level cache.
 static void score_span(const Attention& a, int32_t first, int32_t first_block, int32_t visible) {
     const int32_t blocks = (visible + 15) / 16;
     for (int32_t begin = 0; begin < blocks; begin += attention_blocks_at_once) {
         const int32_t end =
             blocks - begin < attention_blocks_at_once ? blocks : begin + attention_blocks_at_once;
-        prefetch_blocks<&Attention::key_block>(a, first_block + end);
-        const float* queries = a.queries;
-        for (int32_t row_head = first; row_head < a.row_heads();) {
-            const int32_t tile = tile_size(a.row_heads() - row_head);
-            score_any_tile(tile, a, queries, first_block, begin, end, a.scores_of(row_head));
-            row_head += tile;
-            queries += tile * a.head_dim;
-        }
-    }
-}
-
-// Outputs of all row-heads from `first` on, which are +0 so far. What only later rows of a tile see is added to each on its own:
-// an unseen value is left out, not multiplied by zero.
-static void value_span(const Attention& a, int32_t first, int32_t span) {
-    const int32_t first_block = span * (span_positions / 16);
-    constexpr int32_t step = attention_blocks_at_once * 16;
-    const int32_t visible_to_last = a.visible(a.row_heads() - 1, span);
-    for (int32_t begin = 0; begin < visible_to_last; begin += step) {
-        prefetch_blocks<&Attention::value_block>(a, first_block + begin / 16 + attention_blocks_at_once);
-        for (int32_t row_head = first; row_head < a.row_heads();) {
-            const int32_t tile = tile_size(a.row_heads() - row_head);
-            const int32_t common = a.visible(row_head, span);
-            const int32_t end = common - begin < step ? common : begin + step;
-            value_any_tile(tile, a, first_block, begin, end, a.scores_of(row_head), a.part_of(row_head, span),
-                           a.part_stride());
-            row_head += tile;
-        }
-    }
-    for (int32_t row_head = first; row_head < a.row_heads();) {
-        const int32_t tile = tile_size(a.row_heads() - row_head);
-        for (int32_t i = 1; i < tile; i++)
-            add_last_values(a, first_block, a.visible(row_head, span), a.visible(row_head + i, span),
-                            a.scores_of(row_head + i), a.part_of(row_head + i, span));
-        row_head += tile;
+        prefetch_blocks<&Attention::keys>(a, first_block + end);
+        score_tiles(a, first, first_block, begin, end);
     }
 }
 
@@ -267,7 +177,11 @@ static void attend_span(const Attention& a, int32_t first, int32_t span) {
         for (int32_t d = 0; d < a.head_dim; d += 16) store(part + d, zero_f32());
         store(part + a.head_dim, sum_of_all);
     }
-    value_span(a, first, span);
+    switch (a.cache.values.format.type) {
+        case KvType::f16: return value_span<KvType::f16>(a, first, span);
+        case KvType::q8_0: return value_span<KvType::q8_0>(a, first, span);
+        default: return value_span<KvType::tbq4>(a, first, span);
+    }
 }
 
 // out = Σ exp2(m − maximum) · part over `count` parts, ascending fma from +0, against the maximum of all, which is returned.
@@ -321,7 +235,23 @@ static void write_output(const Attention& a, float* attended, size_t stride) {
                            static_cast<size_t>(row_head % a.heads) * static_cast<size_t>(a.head_dim);
         const F32x16 sum_of_all = load(merged + a.head_dim);
         for (int32_t d = 0; d < a.head_dim; d += 16) store(out + d, div(load(merged + d), sum_of_all));
+        if (a.cache.values.format.type != KvType::tbq4) continue;
+        for (int32_t d = 0; d < a.head_dim; d += a.cache.values.group) {
+            if (a.cache.values.group == 64)
+                rotate_back<4>(out + d);
+            else
+                rotate_back<8>(out + d);
+        }
     }
+}
+
+static QueryCodes query_codes(float* scratch, size_t row_heads, int32_t head_dim, int32_t groups) {
+    auto* const q = reinterpret_cast<int8_t*>(scratch);
+    int8_t* const kept = q + row_heads * static_cast<size_t>(head_dim);
+    auto* const scale = reinterpret_cast<float*>(kept + row_heads * QueryCodes::kept_max);
+    auto* const offset = reinterpret_cast<int32_t*>(scale + row_heads * static_cast<size_t>(groups));
+    auto* const kept_scale = reinterpret_cast<float*>(offset + row_heads * static_cast<size_t>(groups));
+    return {q, kept, scale, offset, kept_scale, reinterpret_cast<int32_t*>(kept_scale + row_heads)};
 }
 
 static void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
@@ -330,7 +260,6 @@ static void attend(const AttentionShape& shape, const LayerCache& cache, const i
     const int32_t heads = shape.heads / shape.kv_heads;
     const size_t first_head =
         static_cast<size_t>(kv_head) * static_cast<size_t>(heads) * static_cast<size_t>(shape.head_dim);
-    const size_t kv_at = static_cast<size_t>(kv_head) * static_cast<size_t>(shape.head_dim) * 16;
     const AttentionScratch layout(shape, rows, first_position + rows);
     float* const floats = static_cast<float*>(scratch);
     const Attention a{shape.head_dim,
@@ -338,7 +267,7 @@ static void attend(const AttentionShape& shape, const LayerCache& cache, const i
                       rows,
                       first_position,
                       cache,
-                      kv_at,
+                      kv_head,
                       block_table,
                       layout,
                       floats,
@@ -346,19 +275,22 @@ static void attend(const AttentionShape& shape, const LayerCache& cache, const i
                       floats + layout.span_max_at,
                       floats + layout.span_parts_at,
                       floats + layout.group_max_at,
-                      floats + layout.group_parts_at};
+                      floats + layout.group_parts_at,
+                      query_codes(floats, layout.row_heads, shape.head_dim, cache.keys.groups)};
     for (size_t i = layout.span_max_at; i < layout.span_parts_at; i += 16)
         store(floats + i, set1(-std::numeric_limits<float>::infinity()));
     for (size_t i = layout.group_max_at; i < layout.group_parts_at; i += 16)
         store(floats + i, set1(-std::numeric_limits<float>::infinity()));
 
     const int32_t last_span = (first_position + rows - 1) / span_positions;
+    const bool coded = cache.keys.format.type != KvType::f16;
     int32_t packed_from = -1;
     for (int32_t span = 0; span <= last_span; span++) {
         const int32_t first_row =
             span * span_positions - first_position;  // rows before it see nothing of this span
         const int32_t first = first_row > 0 ? first_row * heads : 0;
-        if (first != packed_from) pack_queries(a, qkv + first_head, qkv_stride, first);
+        if (coded && packed_from < 0) quantize_queries(a, qkv + first_head, qkv_stride);
+        if (!coded && first != packed_from) pack_queries(a, qkv + first_head, qkv_stride, first);
         packed_from = first;
         attend_span(a, first, span);
         if (span == last_span || span % group_spans == group_spans - 1) end_group(a, span / group_spans);

@@ -1,6 +1,7 @@
 // The CPU backend: plan, buffers and cursor put together behind the interface of ops/backend.h.
 #include "cpu/cpu_backend.h"
 
+#include "base/float16.h"
 #include "base/limits.h"
 #include "cpu/pass_buffers.h"
 #include "cpu/pass_cursor.h"
@@ -22,6 +23,7 @@ public:
     void* kv_allocate(int32_t slab) override { return buffers_.allocate_slab(slab); }
     void kv_free(int32_t slab, void* memory) override { buffers_.free_slab(slab, memory); }
     void* kv_exchange(int32_t slab, void* memory) override { return buffers_.exchange_slab(slab, memory); }
+    [[nodiscard]] Status read_key(const KvRow& row, float* out) const override;
     [[nodiscard]] Status build(const Program& program, Dims max, Error* error) override;
     [[nodiscard]] Status begin(const PassInput& input, Dims dims) override;
     AdvanceResult advance(int64_t deadline_ns, int32_t max_threads) override;
@@ -45,12 +47,11 @@ private:
     Owned<PassCursor> cursor_;  // last: its workers end before what they work on
 };
 
-// In bytes of f16: keys and values of every layer of every group.
 size_t CpuBackend::kv_bytes_per_block(const Program& program) const {
     size_t bytes = 0;
     for (const KvGroup& group : program.groups) {
-        bytes += static_cast<size_t>(group.layers) * static_cast<size_t>(group.kv_heads) *
-                 static_cast<size_t>(group.head_dim) * limits::kv_block_tokens * 2 * sizeof(uint16_t);
+        bytes += static_cast<size_t>(group.layers) * (kv_layout(group.keys(), group.kv_heads).block_bytes +
+                                                      kv_layout(group.values(), group.kv_heads).block_bytes);
     }
     return bytes;
 }
@@ -62,19 +63,38 @@ Status CpuBackend::kv_create(const Program& program, int32_t blocks, Error* erro
         return fail(error, Status::LIMIT, "kv blocks: %d; there may be 1 to %d", static_cast<int>(blocks),
                     static_cast<int>(blocks_max));
     }
+    size_t kept_dims = 0;
     for (const KvGroup& group : program.groups) {
         const auto within = [](int32_t value, uint32_t limit) {
             return value >= 1 && static_cast<uint32_t>(value) <= limit;
         };
-        if (within(group.layers, limits::layers_max) && within(group.kv_heads, limits::heads_max) &&
-            within(group.head_dim, limits::head_dim_max)) {
-            continue;
+        if (!within(group.layers, limits::layers_max) || !within(group.kv_heads, limits::heads_max) ||
+            !within(group.head_dim, limits::head_dim_max)) {
+            return fail(error, Status::LIMIT,
+                        "a group of %d layers with %d kv_heads of %d is beyond the limits",
+                        static_cast<int>(group.layers), static_cast<int>(group.kv_heads),
+                        static_cast<int>(group.head_dim));
         }
-        return fail(error, Status::LIMIT, "a group of %d layers with %d kv_heads of %d is beyond the limits",
-                    static_cast<int>(group.layers), static_cast<int>(group.kv_heads),
-                    static_cast<int>(group.head_dim));
+        TREADLE_TRY(check_kv_format("key_type", group.keys(), true, error));
+        TREADLE_TRY(check_kv_format("value_type", group.values(), false, error));
+        for (size_t i = 0; i < group.kept_dims(); ++i, ++kept_dims) {
+            if (kept_dims >= program.kept_dims.size() || program.kept_dims[kept_dims] >= group.head_dim)
+                return fail(error, Status::INTERNAL, "kept dimension %zu of %zu is missing or out of range",
+                            kept_dims, program.kept_dims.size());
+        }
     }
     buffers_.create_cache(program, blocks, &memory_.other, &memory_.kv);
+    return Status::OK;
+}
+
+Status CpuBackend::read_key(const KvRow& row, float* out) const {
+    const LayerCache cache = buffers_.caches[static_cast<size_t>(row.group)].layer(row.layer);
+    if (cache.keys.format.type != KvType::f16) return Status::INTERNAL;
+    const uint8_t* codes = cache.key_block(row.slot / limits::kv_block_tokens) +
+                           static_cast<size_t>(row.kv_head) * cache.keys.code_step;
+    const auto* halves = reinterpret_cast<const uint16_t*>(codes) + row.slot % limits::kv_block_tokens;
+    for (int32_t d = 0; d < cache.keys.format.head_dim; ++d)
+        out[d] = f32_from_f16(halves[d * limits::kv_block_tokens]);
     return Status::OK;
 }
 

@@ -1,11 +1,8 @@
 // The table of kernels that the CPU backend calls: one table per tier, all equal by bytes.
 // A kernel works on raw pointers; tiles, threads and value layout are cpu_backend.cpp's business.
 //
-// The cache of one layer of a group, f16, lies in slabs of 2^slab_shift blocks; block b is in slab b >> slab_shift, and within
-// it the next block follows after block_stride halves:
-//
-//     keys    (blocks, kv_heads, head_dim, 16 positions)     lanes of a score are the 16 positions of a block
-//     values  (blocks, kv_heads, 16 positions, head_dim)     lanes of an output are dimensions
+// The cache of one layer of a group lies in slabs of 2^slab_shift blocks; block b is in slab b >> slab_shift, and within it the
+// next block follows after block_bytes. kv_layout.h draws a block.
 //
 // Invariant: every kernel obeys the numerics contract; for the same inputs each tier writes the same bytes, whatever row
 // range, panel range or work range it is asked for. Kernels run with MXCSR 0x1F80, which their caller sets.
@@ -14,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/kv_layout.h"
 #include "cpu/packed.h"
 #include "cpu/tiers.h"
 #include "ops/backend.h"
@@ -30,16 +28,20 @@ struct Act {
 };
 
 struct LayerCache {
-    uint16_t* const* key_slabs = nullptr;  // (slabs) first block of this layer in each; null: it is not there
-    uint16_t* const* value_slabs = nullptr;  // (slabs)
-    size_t block_stride = 0;                 // halves, the same for keys and values
+    KvLayout keys;
+    KvLayout values;
+    uint8_t* const* key_slabs = nullptr;  // (slabs) first block of this layer in each; null: it is not there
+    uint8_t* const* value_slabs = nullptr;  // (slabs)
     int32_t slab_shift = 0;
+    const uint16_t* kept_dims = nullptr;  // (kv_heads, keys.kept) ascending
 
-    uint16_t* keys(int32_t block) const { return key_slabs[block >> slab_shift] + within_slab(block); }
-    uint16_t* values(int32_t block) const { return value_slabs[block >> slab_shift] + within_slab(block); }
-    size_t within_slab(int32_t block) const {
-        return static_cast<size_t>(block & ((1 << slab_shift) - 1)) * block_stride;
+    uint8_t* key_block(int32_t block) const {
+        return key_slabs[block >> slab_shift] + within_slab(block) * keys.block_bytes;
     }
+    uint8_t* value_block(int32_t block) const {
+        return value_slabs[block >> slab_shift] + within_slab(block) * values.block_bytes;
+    }
+    size_t within_slab(int32_t block) const { return static_cast<size_t>(block & ((1 << slab_shift) - 1)); }
 };
 
 struct AttentionShape {
@@ -82,9 +84,11 @@ struct Kernels {
     void (*linear)(const PackedMatrix& w, const float* bias, const Act& act, const int32_t* rows,
                    int32_t row_count, int32_t panel_begin, int32_t panel_end, float* out, size_t out_stride);
 
-    // One row of qkv: scales and rotates the queries in place, writes the rotated keys and the values to slot (or not: -1).
-    void (*rope_write)(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv,
-                       int32_t slot, const LayerCache& cache);
+    // One row of qkv: scales and rotates the queries, rotates the keys, in place.
+    void (*rope)(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv);
+
+    // Writes the keys and values (kv_heads, head_dim) of one position to slot.
+    void (*write_kv)(const LayerCache& cache, const float* keys, const float* values, int32_t slot);
 
     // Attention of `rows` consecutive rows of one sequence (1 .. 8), all heads of one KV head: queries from qkv (first row),
     // output to attended (first row). head_dim is a multiple of 16. Scratch is attention_scratch_bytes() for at least

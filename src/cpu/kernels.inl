@@ -1,5 +1,5 @@
 // All kernels of a tier but the linear ones, and their table. Included by kernels_*.cpp inside the tier's namespace, after its
-// vocabulary of lanes.
+// vocabularies of lanes and dots.
 
 #include "cpu/vector_math.inl"
 
@@ -8,6 +8,10 @@
 #include "cpu/vector_candidates.inl"
 
 #include "cpu/quantize.inl"
+
+#include "cpu/kv_write.inl"
+
+#include "cpu/dots.inl"
 
 #include "cpu/attention.inl"
 
@@ -18,7 +22,8 @@ const Kernels kernels = {
     .add_norm = add_norm,
     .quantize = quantize,
     .linear = linear,
-    .rope_write = rope_write,
+    .rope = rope,
+    .write_kv = write_kv,
     .attend = attend,
     .gate = gate,
     .candidates = candidates,

@@ -116,6 +116,25 @@ TREADLE_LANES_WORD F32x16 load_bf16(const uint16_t* from) {
             _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))};
 }
 
+// ---- Nibbles that index a table of 16 small integers, as floats.
+
+struct Levels {
+    __m128i at;  // int8
+};
+
+TREADLE_LANES_WORD Levels load_levels(const int8_t* levels) {
+    return {_mm_loadu_si128(reinterpret_cast<const __m128i*>(levels))};
+}
+
+template <int half>
+TREADLE_LANES_WORD F32x16 look_up(const Levels& levels, const uint8_t* from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const __m128i indices = _mm_and_si128(half == 0 ? bytes : _mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
+    const __m128i found = _mm_shuffle_epi8(levels.at, indices);
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(found)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(found, found)))};
+}
+
 // ---- Float arithmetic, each result rounded once.
 
 TREADLE_LANES_WORD F32x16 add(F32x16 a, F32x16 b) {
@@ -236,7 +255,18 @@ TREADLE_LANES_WORD uint32_t mask_bits(I32x16 mask) {
     return static_cast<uint32_t>(low | high << 8);
 }
 
-// ---- Across lanes: trees of strides 8, 4, 2, 1, lane i taking in lane i + stride.
+// ---- Across lanes.
+
+template <int stride>
+TREADLE_LANES_WORD F32x16 swap_lanes(F32x16 a) {
+    if constexpr (stride == 8) return {a.high, a.low};
+    if constexpr (stride == 4)
+        return {_mm256_permute2f128_ps(a.low, a.low, 1), _mm256_permute2f128_ps(a.high, a.high, 1)};
+    constexpr int order = stride == 2 ? 0x4e : 0xb1;
+    return {_mm256_permute_ps(a.low, order), _mm256_permute_ps(a.high, order)};
+}
+
+// Trees of strides 8, 4, 2, 1, lane i taking in lane i + stride.
 
 TREADLE_LANES_WORD float sum(F32x16 a) {
     const __m256 eight = _mm256_add_ps(a.low, a.high);

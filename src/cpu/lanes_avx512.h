@@ -88,6 +88,22 @@ TREADLE_LANES_WORD F32x16 load_bf16(const uint16_t* from) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))};
 }
 
+// ---- Nibbles that index a table of 16 small integers, as floats.
+
+struct Levels {
+    __m512 at;
+};
+
+TREADLE_LANES_WORD Levels load_levels(const int8_t* levels) {
+    return {_mm512_cvtepi32_ps(load_i8(levels).at)};
+}
+
+template <int half>
+TREADLE_LANES_WORD F32x16 look_up(const Levels& levels, const uint8_t* from) {
+    const __m512i bytes = load_u8(from).at;  // a permutation reads the low four bits
+    return {_mm512_permutexvar_ps(half == 0 ? bytes : _mm512_srli_epi32(bytes, 4), levels.at)};
+}
+
 // ---- Float arithmetic, each result rounded once.
 
 TREADLE_LANES_WORD F32x16 add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.at, b.at)}; }
@@ -172,7 +188,16 @@ TREADLE_LANES_WORD I32x16 select(I32x16 mask, I32x16 yes, I32x16 no) {
 
 TREADLE_LANES_WORD uint32_t mask_bits(I32x16 mask) { return _mm512_movepi32_mask(mask.at); }
 
-// ---- Across lanes: trees of strides 8, 4, 2, 1, lane i taking in lane i + stride.
+// ---- Across lanes.
+
+template <int stride>
+TREADLE_LANES_WORD F32x16 swap_lanes(F32x16 a) {
+    if constexpr (stride == 8) return {_mm512_shuffle_f32x4(a.at, a.at, 0x4e)};
+    if constexpr (stride == 4) return {_mm512_shuffle_f32x4(a.at, a.at, 0xb1)};
+    return {_mm512_permute_ps(a.at, stride == 2 ? 0x4e : 0xb1)};
+}
+
+// Trees of strides 8, 4, 2, 1, lane i taking in lane i + stride.
 
 TREADLE_LANES_WORD float sum(F32x16 a) {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.at), _mm512_extractf32x8_ps(a.at, 1));

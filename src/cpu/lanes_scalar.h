@@ -122,6 +122,26 @@ TREADLE_LANES_WORD F32x16 load_bf16(const uint16_t* from) {
     return r;
 }
 
+// ---- Nibbles that index a table of 16 small integers, as floats.
+
+struct Levels {
+    float at[16];
+};
+
+TREADLE_LANES_WORD Levels load_levels(const int8_t* levels) {
+    Levels r;
+    TREADLE_EACH_LANE r.at[lane] = levels[lane];
+    return r;
+}
+
+template <int half>
+TREADLE_LANES_WORD F32x16 look_up(const Levels& levels,
+                                  const uint8_t* from) {  // low (0) or high bits of 16 bytes
+    F32x16 r;
+    TREADLE_EACH_LANE r.at[lane] = levels.at[from[lane] >> 4 * half & 15];
+    return r;
+}
+
 // ---- Float arithmetic, each result rounded once.
 
 TREADLE_LANES_WORD F32x16 add(F32x16 a, F32x16 b) {
@@ -306,7 +326,16 @@ TREADLE_LANES_WORD uint32_t mask_bits(I32x16 mask) {  // bit i is lane i
     return bits;
 }
 
-// ---- Across lanes: trees of strides 8, 4, 2, 1, lane i taking in lane i + stride.
+// ---- Across lanes.
+
+template <int stride>
+TREADLE_LANES_WORD F32x16 swap_lanes(F32x16 a) {  // lane i takes lane i xor stride, a power of two
+    F32x16 r;
+    TREADLE_EACH_LANE r.at[lane] = a.at[lane ^ stride];
+    return r;
+}
+
+// Trees of strides 8, 4, 2, 1, lane i taking in lane i + stride.
 
 TREADLE_LANES_WORD float sum(F32x16 a) {
     for (int stride = 8; stride > 0; stride /= 2)

@@ -37,15 +37,20 @@ PassBuffers::~PassBuffers() {
 void PassBuffers::create_cache(const Program& program, int32_t blocks, Memory* other, Memory* kv) {
     const auto slabs = static_cast<size_t>(limits::kv_slabs(blocks));
     std::pmr::vector<GroupCache> made(caches.get_allocator());
+    size_t kept_before = 0;
     for (const KvGroup& group : program.groups) {
         GroupCache cache;
-        cache.block_stride =
-            static_cast<size_t>(group.kv_heads) * static_cast<size_t>(group.head_dim) * block_tokens;
+        cache.keys = kv_layout(group.keys(), group.kv_heads);
+        cache.values = kv_layout(group.values(), group.kv_heads);
         cache.layers = group.layers;
         cache.blocks = blocks;
         const size_t pointers = static_cast<size_t>(group.layers) * slabs;
-        cache.keys = AlignedArray<uint16_t*>(other, pointers);
-        cache.values = AlignedArray<uint16_t*>(other, pointers);
+        cache.key_slabs = AlignedArray<uint8_t*>(other, pointers);
+        cache.value_slabs = AlignedArray<uint8_t*>(other, pointers);
+        cache.kept_dims = AlignedArray<uint16_t>(other, group.kept_dims());
+        std::copy_n(program.kept_dims.begin() + static_cast<ptrdiff_t>(kept_before), group.kept_dims(),
+                    cache.kept_dims.begin());
+        kept_before += group.kept_dims();
         made.push_back(std::move(cache));
     }
     caches = std::move(made);
@@ -55,11 +60,11 @@ void PassBuffers::create_cache(const Program& program, int32_t blocks, Memory* o
 }
 
 size_t PassBuffers::slab_bytes(int32_t slab) const {
-    size_t halves = 0;
+    size_t block_bytes = 0;
     for (const GroupCache& cache : caches)
-        halves += 2 * static_cast<size_t>(cache.layers) * cache.block_stride;
-    return halves * sizeof(uint16_t) *
-           static_cast<size_t>(limits::kv_blocks_of_slab(slab, caches.front().blocks));
+        block_bytes +=
+            static_cast<size_t>(cache.layers) * (cache.keys.block_bytes + cache.values.block_bytes);
+    return block_bytes * static_cast<size_t>(limits::kv_blocks_of_slab(slab, caches.front().blocks));
 }
 
 void* PassBuffers::allocate_slab(int32_t slab) {
@@ -74,16 +79,17 @@ void PassBuffers::free_slab(int32_t slab, void* memory) {
 
 void* PassBuffers::exchange_slab(int32_t slab, void* memory) {
     const auto index = static_cast<size_t>(slab);
-    auto* next = static_cast<uint16_t*>(memory);
+    auto* next = static_cast<uint8_t*>(memory);
     for (GroupCache& cache : caches) {
-        const size_t step =
-            cache.block_stride * static_cast<size_t>(limits::kv_blocks_of_slab(slab, cache.blocks));
-        for (AlignedArray<uint16_t*>* planes : {&cache.keys, &cache.values}) {
-            for (size_t i = index; i < planes->size(); i += slabs_.size()) {
-                (*planes)[i] = next;
+        const auto blocks = static_cast<size_t>(limits::kv_blocks_of_slab(slab, cache.blocks));
+        const auto place = [&](AlignedArray<uint8_t*>& planes, size_t step) {
+            for (size_t i = index; i < planes.size(); i += slabs_.size()) {
+                planes[i] = next;
                 if (next != nullptr) next += step;
             }
-        }
+        };
+        place(cache.key_slabs, cache.keys.block_bytes * blocks);
+        place(cache.value_slabs, cache.values.block_bytes * blocks);
     }
     return std::exchange(slabs_[index], memory);
 }

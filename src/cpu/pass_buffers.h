@@ -5,8 +5,8 @@
 //     act          q (tokens, columns) · scale (tokens, columns / 32) · sum (tokens, columns / 16)
 //                  and, or instead, f32 (tokens, columns)
 //     logits       (logit_rows, vocabulary) f32, results (logit_rows)
-//     cache        slabs of blocks, each | per group: keys (layers, blocks of the slab, block_stride) | values likewise |
-//                  (kernels.h draws a block); a slab that was given back is null
+//     cache        slabs of blocks, each | per group: keys (layers, blocks of the slab, block_bytes) | values likewise |
+//                  (kv_layout.h draws a block); a slab that was given back is null
 //     scratch      per thread: | attention | one row of floats |
 //
 // Invariant: an input that was taken names no row, slot, block or token outside of what was allocated.
@@ -32,15 +32,24 @@ struct AttentionUnit {
 };
 
 struct GroupCache {
-    AlignedArray<uint16_t*> keys;    // (layers, slabs) where each layer begins in each slab
-    AlignedArray<uint16_t*> values;  // (layers, slabs)
-    size_t block_stride = 0;
+    KvLayout keys;
+    KvLayout values;
+    AlignedArray<uint8_t*> key_slabs;    // (layers, slabs) where each layer begins in each slab
+    AlignedArray<uint8_t*> value_slabs;  // (layers, slabs)
+    AlignedArray<uint16_t> kept_dims;    // (layers, kv_heads, keys.kept)
     int32_t layers = 0;
     int32_t blocks = 0;
 
     LayerCache layer(int32_t index) const {
-        const size_t first = static_cast<size_t>(index) * static_cast<size_t>(limits::kv_slabs(blocks));
-        return {keys.data() + first, values.data() + first, block_stride, limits::kv_slab_shift(blocks)};
+        const auto at = static_cast<size_t>(index);
+        const size_t first = at * static_cast<size_t>(limits::kv_slabs(blocks));
+        const size_t kept = at * static_cast<size_t>(keys.kv_heads) * static_cast<size_t>(keys.kept);
+        return {keys,
+                values,
+                key_slabs.data() + first,
+                value_slabs.data() + first,
+                limits::kv_slab_shift(blocks),
+                kept_dims.data() + kept};
     }
 };
 

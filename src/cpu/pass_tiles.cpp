@@ -42,11 +42,11 @@ void PassTiles::run_copies(int32_t first_layer, int32_t last_layer) const {
         layers_before += cache.layers;
         for (int32_t layer = first; layer < last; ++layer) {
             const LayerCache planes = cache.layer(layer);
-            const size_t bytes = planes.block_stride * sizeof(uint16_t);
             for (int32_t c = 0; c < group.copy_count; ++c) {
                 const BlockCopy copy = group.copies[static_cast<size_t>(c)];
-                std::memcpy(planes.keys(copy.to), planes.keys(copy.from), bytes);
-                std::memcpy(planes.values(copy.to), planes.values(copy.from), bytes);
+                std::memcpy(planes.key_block(copy.to), planes.key_block(copy.from), planes.keys.block_bytes);
+                std::memcpy(planes.value_block(copy.to), planes.value_block(copy.from),
+                            planes.values.block_bytes);
             }
         }
     }
@@ -76,10 +76,14 @@ void PassTiles::norm_row(const AddNorm& op, const Step& step, int32_t row, int32
 
 void PassTiles::rope_row(const RopeWrite& op, int32_t row) const {
     const auto group = static_cast<size_t>(op.group);
-    kernels.rope_write(
-        shape(), {op.pair_order, op.rotary_dims, op.query_scale}, buffers.cos_sin_row(op.rope_table, row),
-        buffers.qkv.data() + at(row, plan.qkv_columns()),
-        buffers.groups[group].slots[static_cast<size_t>(row)], buffers.caches[group].layer(op.layer));
+    float* const queries = buffers.qkv.data() + at(row, plan.qkv_columns());
+    kernels.rope(shape(), {op.pair_order, op.rotary_dims, op.query_scale},
+                 buffers.cos_sin_row(op.rope_table, row), queries);
+    const int32_t slot = buffers.groups[group].slots[static_cast<size_t>(row)];
+    if (slot < 0) return;
+    const float* const keys = queries + at(plan.heads, plan.head_dim);
+    kernels.write_kv(buffers.caches[group].layer(op.layer), keys, keys + at(plan.kv_heads, plan.head_dim),
+                     slot);
 }
 
 void PassTiles::quantize_row(const Step& step, int32_t row) const {

@@ -94,11 +94,9 @@ static void rotate(const Rotation& rotation, int32_t dims, float* head) {
 }
 
 // Queries are multiplied by query_scale first (one rounded product), then rotated. head_dim is a multiple of 16.
-static void rope_write(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv,
-                int32_t slot, const LayerCache& cache) {
+static void rope(const AttentionShape& shape, const RopeShape& rope, const float* cos_sin, float* qkv) {
     Rotation rotation;
     spread_rotation(rope, cos_sin, &rotation);
-
     const int32_t head_dim = shape.head_dim;
     const F32x16 query_scale = set1(rope.query_scale);
     for (int32_t head = 0; head < shape.heads; head++) {
@@ -106,29 +104,9 @@ static void rope_write(const AttentionShape& shape, const RopeShape& rope, const
         for (int32_t d = 0; d < head_dim; d += 16) store(query + d, mul(load(query + d), query_scale));
         rotate(rotation, rope.rotary_dims, query);
     }
-
-    float* const keys = qkv + static_cast<size_t>(shape.heads) * head_dim;  // (kv_heads, head_dim)
-    const float* const values =
-        keys + static_cast<size_t>(shape.kv_heads) * head_dim;  // (kv_heads, head_dim)
+    float* const keys = qkv + static_cast<size_t>(shape.heads) * head_dim;
     for (int32_t head = 0; head < shape.kv_heads; head++)
         rotate(rotation, rope.rotary_dims, keys + static_cast<size_t>(head) * head_dim);
-    if (slot < 0) return;
-
-    uint16_t* const block_keys = cache.keys(slot / 16);
-    uint16_t* const block_values = cache.values(slot / 16);
-    const int32_t position = slot % 16;
-    for (int32_t head = 0; head < shape.kv_heads; head++) {
-        const size_t head_at = static_cast<size_t>(head) * head_dim;
-        uint16_t* const key_block = block_keys + head_at * 16;
-        uint16_t* const value =
-            block_values + (head_at * 16 + static_cast<size_t>(position) * head_dim);
-        for (int32_t d = 0; d < head_dim; d += 16) {
-            uint16_t halves[16];
-            store_f16(halves, load(keys + head_at + d));
-            for (int32_t lane = 0; lane < 16; lane++) key_block[(d + lane) * 16 + position] = halves[lane];
-            store_f16(value + d, load(values + head_at + d));
-        }
-    }
 }
 
 // (x / (1 + exp(-x))) * y, each step rounded.

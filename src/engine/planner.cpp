@@ -14,32 +14,6 @@ constexpr int64_t batch_max = INT64_MAX;
 
 using Number = unsigned long long;  // what a format takes for a uint64_t
 
-// How many values of a head share a scale, and the bytes of them.
-struct Group {
-    int32_t values;
-    int32_t bytes;
-};
-
-Status group_of(const char* field, KvType type, int32_t head_dim, Group* out, Error* error) {
-    switch (type) {
-        case KvType::f16: *out = {1, 2}; return Status::OK;
-        case KvType::q8_0:
-            if (head_dim % 32 != 0)
-                return fail(error, Status::INVALID_ARGUMENT, "head_dim is %d, %s q8_0 needs a multiple of 32",
-                            head_dim, field);
-            *out = {32, 34};
-            return Status::OK;
-        case KvType::tbq4:
-            if (head_dim != 64 && head_dim != 128 && head_dim != 256)
-                return fail(error, Status::INVALID_ARGUMENT, "head_dim is %d, %s tbq4 needs 64, 128 or 256",
-                            head_dim, field);
-            *out = head_dim == 64 ? Group{64, 34} : Group{128, 66};
-            return Status::OK;
-    }
-    return fail(error, Status::INVALID_ARGUMENT, "%s is %d, which is no type of a KV cache", field,
-                static_cast<int>(type));
-}
-
 Status positive(const char* field, uint64_t value, Error* error) {
     if (value > 0) return Status::OK;
     return fail(error, Status::INVALID_ARGUMENT, "%s is 0, must be at least 1", field);
@@ -134,15 +108,14 @@ Status plan_capacity(const PlanInput& input, PlanOutput* out, Error* error) {
     TREADLE_TRY(check_rates(input, error));
     uint64_t values = 0;
     TREADLE_TRY(values_per_side(input, &values, error));
-    Group keys{}, kept{};
-    TREADLE_TRY(group_of("key_type", input.key_type, input.head_dim, &keys, error));
-    TREADLE_TRY(group_of("value_type", input.value_type, input.head_dim, &kept, error));
+    const KvFormat keys{input.key_type, input.head_dim};
+    const KvFormat kept{input.value_type, input.head_dim};
+    TREADLE_TRY(check_kv_format("key_type", keys, true, error));
+    TREADLE_TRY(check_kv_format("value_type", kept, false, error));
 
-    const auto bytes_of = [values](Group group) {
-        return values / static_cast<uint64_t>(group.values) * static_cast<uint64_t>(group.bytes);
-    };
+    const uint64_t heads = values / static_cast<uint64_t>(input.head_dim);
     PlanOutput plan;
-    plan_cache(input, bytes_of(keys) + bytes_of(kept), &plan);
+    plan_cache(input, heads * static_cast<uint64_t>(keys.bytes() + kept.bytes()), &plan);
     plan_pass(input, &plan);
     *out = plan;
     return Status::OK;

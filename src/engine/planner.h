@@ -24,15 +24,9 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "ops/kv_type.h"
 
 namespace treadle {
-
-// How keys or values are kept. Numbers are the public ones.
-enum class KvType : int32_t {
-    f16 = 0,   // 2 bytes a value
-    q8_0 = 1,  // 34 bytes per 32 values
-    tbq4 = 2,  // 66 bytes per 128 values; 34 bytes per 64 where head_dim is 64
-};
 
 struct PlanInput {
     uint64_t weight_bytes =

@@ -129,6 +129,14 @@ struct AdvanceResult {
     int64_t worst_tile_ns = 0;
 };
 
+// One position of one KV head of one layer of the cache.
+struct KvRow {
+    int32_t group;
+    int32_t layer;
+    int32_t kv_head;
+    int32_t slot;
+};
+
 class Backend {
 public:
     virtual ~Backend() = default;
@@ -144,6 +152,12 @@ public:
     virtual void* kv_allocate(int32_t slab) = 0;
     virtual void kv_free(int32_t slab, void* memory) = 0;
     virtual void* kv_exchange(int32_t slab, void* memory) = 0;
+
+    // The key of one position of a cache of f16 keys: out (head_dim), rotated as it is stored. INTERNAL: the cache keeps others.
+    [[nodiscard]] virtual Status read_key(const KvRow& row, float* out) const {
+        (void)row, (void)out;
+        return Status::INTERNAL;
+    }
 
     // Prepares the program for passes of at most `max`; called once. All memory of later passes is allocated here.
     [[nodiscard]] virtual Status build(const Program& program, Dims max, Error* error) = 0;

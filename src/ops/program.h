@@ -13,6 +13,8 @@
 #include <variant>
 #include <vector>
 
+#include "ops/kv_type.h"
+
 namespace treadle {
 
 using WeightId = int32_t;
@@ -91,13 +93,25 @@ struct KvGroup {
     int32_t layers;
     int32_t kv_heads;
     int32_t head_dim;
+    KvType key_type = KvType::f16;
+    KvType value_type = KvType::f16;
+
+    KvFormat keys() const { return {key_type, head_dim}; }
+    KvFormat values() const { return {value_type, head_dim}; }
+    size_t kept_dims() const {  // of all layers
+        return static_cast<size_t>(layers) * static_cast<size_t>(kv_heads) *
+               static_cast<size_t>(keys().kept());
+    }
 };
 
 struct Program {
-    explicit Program(std::pmr::memory_resource* memory) : ops(memory), groups(memory), rope_pairs(memory) {}
+    explicit Program(std::pmr::memory_resource* memory)
+        : ops(memory), groups(memory), rope_pairs(memory), kept_dims(memory) {}
     std::pmr::vector<Op> ops;
     std::pmr::vector<KvGroup> groups;
     std::pmr::vector<int32_t> rope_pairs;  // pairs per rope table
+    std::pmr::vector<uint16_t>
+        kept_dims;  // tbq4x, group by group: (layers, kv_heads, head_dim / 8) ascending
     int32_t hidden = 0;
     int32_t heads = 0;
     int32_t kv_heads = 0;

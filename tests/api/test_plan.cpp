@@ -202,7 +202,8 @@ TEST_CASE("a plan that can't be made is a status that names the field") {
     check_refused([](In in) { in.kv_token_bytes_f16 = 0; }, invalid, "layers");
     check_refused([](In in) { in.kv_token_bytes_f16 = 0, in.layers = 1; }, invalid, "kv_heads");
     check_refused([](In in) { in.kv_token_bytes_f16 = 0, in.layers = 1 << 30; }, ENGINE_LIMIT, "layers");
-    check_refused([](In in) { in.key_type = 3; }, invalid, "key_type");
+    check_refused([](In in) { in.key_type = 4; }, invalid, "key_type");
+    check_refused([](In in) { in.value_type = ENGINE_KV_TBQ4X; }, invalid, "value_type");
     check_refused([](In in) { in.value_type = -1; }, invalid, "value_type");
     check_refused([](In in) { in.head_dim = 16, in.value_type = ENGINE_KV_Q8_0; }, invalid, "head_dim");
     check_refused([](In in) { in.head_dim = 32, in.key_type = ENGINE_KV_TBQ4; }, invalid, "head_dim");

@@ -45,6 +45,33 @@ std::vector<int32_t> first_tokens(size_t count) {
     return {golden().chunks[0].begin(), golden().chunks[0].begin() + static_cast<long>(count)};
 }
 
+void check_promise(const LoadedModel& loaded) {
+    std::vector<Job> jobs(5);
+    for (size_t i = 0; i < jobs.size(); i++) {
+        const std::vector<int32_t>& chunk = golden().chunks[i % 4];
+        jobs[i].prompt.assign(chunk.begin(), chunk.begin() + static_cast<long>(9 + 17 * i));
+        jobs[i].max_tokens = 12;
+        jobs[i].sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+        jobs[i].sampling.top_p = 0.95f;
+        jobs[i].sampling.seed = i;
+    }
+    std::vector<std::vector<int32_t>> expected;
+    for (const Job& job : jobs) expected.push_back(run_jobs(loaded, {job}, {}).tokens[0]);
+    Setting setting;
+    setting.max_sequences = 8;
+    const Outcome together = run_jobs(loaded, jobs, setting);
+    CHECK(together.tokens == expected);
+    setting.threads = 2;
+    setting.max_batch_tokens = 19;
+    setting.backwards = true;
+    Outcome other = run_jobs(loaded, jobs, setting);
+    CHECK(other.tokens == expected);
+    setting.cut_each_tile = true;
+    setting.submit_every = 40;
+    other = run_jobs(loaded, jobs, setting);
+    CHECK(other.tokens == expected);
+}
+
 }  // namespace
 
 TEST_CASE("the golden hash of SmolLM2's logits, whole, in chunks of 7, and of the scalar specification") {
@@ -72,31 +99,24 @@ TEST_CASE("SmolLM2's logits are as close to the float32 oracle as int8 activatio
     CHECK(comparison.same_top() >= oracle_same_top_min);
 }
 
-TEST_CASE("SmolLM2's tokens do not depend on neighbours, chunks, cuts or threads") {
-    std::vector<Job> jobs(5);
-    for (size_t i = 0; i < jobs.size(); i++) {
-        const std::vector<int32_t>& chunk = golden().chunks[i % 4];
-        jobs[i].prompt.assign(chunk.begin(), chunk.begin() + static_cast<long>(9 + 17 * i));
-        jobs[i].max_tokens = 12;
-        jobs[i].sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
-        jobs[i].sampling.top_p = 0.95f;
-        jobs[i].sampling.seed = i;
+TEST_CASE("SmolLM2's tokens do not depend on neighbours, chunks, cuts or threads") { check_promise(model()); }
+
+TEST_CASE("nor do they with the cache in other formats, and each code gives the same") {
+    constexpr std::pair<KvType, KvType> pairs[] = {{KvType::q8_0, KvType::q8_0},
+                                                   {KvType::q8_0, KvType::tbq4},
+                                                   {KvType::tbq4x, KvType::tbq4},
+                                                   {KvType::tbq4, KvType::tbq4}};
+    const auto loaded = load_path(std::getenv("TREADLE_TEST_MODEL"));
+    const auto scalar = load_path(std::getenv("TREADLE_TEST_MODEL"), cpu::CpuTier::scalar);
+    const std::vector<int32_t> tokens = first_tokens(40);
+    for (const auto& [keys, values] : pairs) {
+        CAPTURE(std::string(kv_type_name(keys)) + "/" + kv_type_name(values));
+        loaded->keep_kv_as(keys, values);
+        scalar->keep_kv_as(keys, values);
+        CHECK(loaded->program().kept_dims == scalar->program().kept_dims);
+        CHECK(hash_of(logits_of(*loaded, tokens, 40)) == hash_of(logits_of(*scalar, tokens, 40)));
+        check_promise(*loaded);
     }
-    std::vector<std::vector<int32_t>> expected;
-    for (const Job& job : jobs) expected.push_back(run_jobs(model(), {job}, {}).tokens[0]);
-    Setting setting;
-    setting.max_sequences = 8;
-    const Outcome together = run_jobs(model(), jobs, setting);
-    CHECK(together.tokens == expected);
-    setting.threads = 2;
-    setting.max_batch_tokens = 19;
-    setting.backwards = true;
-    Outcome other = run_jobs(model(), jobs, setting);
-    CHECK(other.tokens == expected);
-    setting.cut_each_tile = true;
-    setting.submit_every = 40;
-    other = run_jobs(model(), jobs, setting);
-    CHECK(other.tokens == expected);
 }
 
 TEST_CASE("SmolLM2 takes at most 1.06 of its tensors' bytes, and 1.2 while it is loaded") {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "base/float_mode.h"
+#include "runner/kept_dims.h"
 
 namespace treadle::test {
 namespace {
@@ -103,6 +104,22 @@ LoadedModel::LoadedModel(FileReader& file, cpu::CpuTier tier) {
     require(cpu::make_cpu_weight_store(tier, {}, memory_, &store, &error), error);
     require(load_model(file, {}, {}, std::move(store), memory_, &model_, &error), error);
     model_->emit(&program_);
+}
+
+void LoadedModel::keep_kv_as(KvType keys, KvType values) {
+    model_->emit(&program_);
+    if (keys == KvType::tbq4x) {
+        Error error;
+        Owned<Backend> backend;
+        require(model_->weight_store().make_backend({1, {}, system_clock()}, memory_, &backend, &error),
+                error);
+        require(choose_kept_dims(program_, model_->rope_table(), *backend, {}, &program_.kept_dims, &error),
+                error);
+    }
+    for (KvGroup& group : program_.groups) {
+        group.key_type = keys;
+        group.value_type = values;
+    }
 }
 
 std::unique_ptr<LoadedModel> load_bytes(const Bytes& file, cpu::CpuTier tier) {

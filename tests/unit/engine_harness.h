@@ -37,6 +37,7 @@ public:
     const Model& model() const { return *model_; }
     const Program& program() const { return program_; }
     Vocabulary const& vocabulary() const { return model_->vocabulary(); }
+    void keep_kv_as(KvType keys, KvType values);  // in the caches of engines made from now on
 
 private:
     TestAllocator allocator_;

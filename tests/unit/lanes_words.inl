@@ -10,6 +10,8 @@ const float* floats(const uint32_t* bits) { return reinterpret_cast<const float*
 const int32_t* integers(const uint32_t* bits) { return reinterpret_cast<const int32_t*>(bits); }
 void give(uint32_t* out, F32x16 a) { store(reinterpret_cast<float*>(out), a); }
 void give(uint32_t* out, I32x16 a) { store(reinterpret_cast<int32_t*>(out), a); }
+Levels levels(const uint32_t* bits) { return load_levels(reinterpret_cast<const int8_t*>(bits) + 1); }
+const uint8_t* nibbles(const uint32_t* bits) { return reinterpret_cast<const uint8_t*>(bits) + 1; }
 uint32_t bits(float value) {
     uint32_t r;
     __builtin_memcpy(&r, &value, 4);
@@ -56,6 +58,12 @@ uint32_t bits(float value) {
     X("select f32", true, false, give(out, select(m, x, z)))                                         \
     X("select i32", false, false, give(out, select(m, i, j)))                                        \
     X("mask_bits", false, false, out[0] = mask_bits(m))                                              \
+    X("swap_lanes<8>", true, false, give(out, swap_lanes<8>(x)))                                     \
+    X("swap_lanes<4>", true, false, give(out, swap_lanes<4>(x)))                                     \
+    X("swap_lanes<2>", true, false, give(out, swap_lanes<2>(x)))                                     \
+    X("swap_lanes<1>", true, false, give(out, swap_lanes<1>(x)))                                     \
+    X("look_up<0>", true, false, give(out, look_up<0>(levels(in.b), nibbles(in.a))))                 \
+    X("look_up<1>", true, false, give(out, look_up<1>(levels(in.b), nibbles(in.a))))                 \
     X("sum f32", true, false, out[0] = bits(sum(x)))                                                 \
     X("sum i32", false, false, out[0] = static_cast<uint32_t>(sum(shift_right_signed<5>(i))))        \
     X("max_lane f32", true, false, out[0] = bits(max_lane(x)))                                       \

@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -18,6 +17,8 @@
 #include "base/float_mode.h"
 #include "base/math.h"
 #include "cpu/attention.h"
+#include "kv_literal.h"
+#include "kv_test_cache.h"
 #include "tiers.h"
 
 using namespace treadle;
@@ -31,43 +32,41 @@ using AttendFunction = decltype(Kernels::attend);
 struct Case {
     AttentionShape shape;
     int32_t positions;
-    std::vector<uint16_t> cache;  // keys, then values, one block after another
+    test::KvTestCache cache;
     std::vector<int32_t> block_table;
     std::vector<float> queries;  // (positions, heads, head_dim)
-    std::array<uint16_t*, 2> planes = {};
 
-    size_t block_halves() const { return static_cast<size_t>(shape.kv_heads) * shape.head_dim * 16; }
-    LayerCache layer() {  // all in one slab
-        planes = {cache.data(), cache.data() + block_halves()};
-        return {&planes[0], &planes[1], 2 * block_halves(), 24};
-    }
+    int32_t slot(int32_t position) const { return block_table[position / 16] * 16 + position % 16; }
     uint16_t& key(int32_t position, int32_t kv_head, int32_t d) {
-        const size_t block = 2 * block_halves() * block_table[position / 16];
-        return cache[block + (static_cast<size_t>(kv_head) * shape.head_dim + d) * 16 + position % 16];
+        return cache.key(slot(position), kv_head, d);
     }
     uint16_t& value(int32_t position, int32_t kv_head, int32_t d) {
-        const size_t block = 2 * block_halves() * block_table[position / 16] + block_halves();
-        return cache[block + (static_cast<size_t>(kv_head) * 16 + position % 16) * shape.head_dim + d];
+        return cache.value(slot(position), kv_head, d);
     }
     size_t row_floats() const { return static_cast<size_t>(shape.heads) * shape.head_dim; }
 };
 
-Case make_case(AttentionShape shape, int32_t positions, bool shuffled, uint32_t seed) {
-    Case c{shape, positions, {}, {}, {}, {}};
+struct Pair {
+    KvType keys = KvType::f16;
+    KvType values = KvType::f16;
+};
+
+Case make_case(AttentionShape shape, int32_t positions, bool shuffled, uint32_t seed, Pair pair = {}) {
+    Case c{shape, positions, {}, {}, {}};
     const int32_t blocks = (positions + 15) / 16;
     c.block_table.resize(blocks + 3);
     std::iota(c.block_table.begin(), c.block_table.end(), 0);
     std::mt19937 order(99);
     if (shuffled) std::shuffle(c.block_table.begin(), c.block_table.end(), order);
-    c.cache.assign(2 * c.block_halves() * c.block_table.size(), 0x7e01);
+    c.cache = test::KvTestCache(shape.kv_heads, shape.head_dim, blocks + 3, pair.keys, pair.values);
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    for (int32_t position = 0; position < positions; position++)
-        for (int32_t head = 0; head < shape.kv_heads; head++)
-            for (int32_t d = 0; d < shape.head_dim; d++) {
-                c.key(position, head, d) = f16_from_f32(normal(random));
-                c.value(position, head, d) = f16_from_f32(normal(random));
-            }
+    std::vector<float> keys_values(2 * static_cast<size_t>(shape.kv_heads) * shape.head_dim);
+    for (int32_t position = 0; position < positions; position++) {
+        for (float& value : keys_values) value = normal(random);
+        scalar::kernels.write_kv(c.cache.layer(), keys_values.data(),
+                                 keys_values.data() + keys_values.size() / 2, c.slot(position));
+    }
     c.queries.resize(positions * c.row_floats());
     const float scale = 2.0f / std::sqrt(static_cast<float>(shape.head_dim));
     for (float& q : c.queries) q = scale * normal(random);
@@ -83,7 +82,7 @@ std::vector<float> attend_rows(AttendFunction attend, Case& c, int32_t first, in
     void* aligned =
         reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63});
     for (int32_t head = 0; head < c.shape.kv_heads; head++)
-        attend(c.shape, c.layer(), c.block_table.data(), first, rows, head,
+        attend(c.shape, c.cache.layer(), c.block_table.data(), first, rows, head,
                c.queries.data() + first * c.row_floats(), c.row_floats(), out.data(), c.row_floats(),
                aligned);
     return out;
@@ -147,23 +146,24 @@ Part merge(const std::vector<Part>& parts) {
 }
 
 // Positions begin .. end - 1 of a span for one query.
-Part span_part(Case& c, const float* q, int32_t kv_head, int32_t begin, int32_t end) {
+Part span_part(Case& c, const test::LiteralQuery& query, int32_t kv_head, int32_t begin, int32_t end) {
     Part part;
     std::vector<float> p;
+    const LayerCache layer = c.cache.layer();
     for (int32_t j = begin; j < end; j++) {
-        float score = 0;
-        for (int32_t d = 0; d < c.shape.head_dim; d++)
-            score = exact_fma(q[d], f32_from_f16(c.key(j, kv_head, d)), score);
-        p.push_back(score);
-        part.maximum = score > part.maximum ? score : part.maximum;
+        p.push_back(query.score(test::stored_key(layer, c.slot(j), kv_head)));
+        part.maximum = p.back() > part.maximum ? p.back() : part.maximum;
     }
     float lanes[16] = {};
     part.output.assign(c.shape.head_dim, 0.0f);
+    const int32_t group = layer.values.group;
     for (int32_t j = begin; j < end; j++) {
-        p[j - begin] = math::exp2(p[j - begin] - part.maximum);
-        lanes[j % 16] += p[j - begin];
-        for (int32_t d = 0; d < c.shape.head_dim; d++)
-            part.output[d] = exact_fma(p[j - begin], f32_from_f16(c.value(j, kv_head, d)), part.output[d]);
+        const float weight = p[j - begin] = math::exp2(p[j - begin] - part.maximum);
+        lanes[j % 16] += weight;
+        const test::StoredVector value = test::stored_value(layer, c.slot(j), kv_head);
+        for (size_t d = 0; d < part.output.size(); d++)
+            part.output[d] = exact_fma(group == 0 ? weight : weight * value.scales[d / group], value.codes[d],
+                                       part.output[d]);
     }
     for (int stride = 8; stride > 0; stride /= 2)
         for (int lane = 0; lane < stride; lane++) lanes[lane] += lanes[lane + stride];
@@ -171,13 +171,33 @@ Part span_part(Case& c, const float* q, int32_t kv_head, int32_t begin, int32_t 
     return part;
 }
 
+// Values that were rotated: butterflies, 1 / √n, signs.
+void rotate_back(std::vector<float>& x, int32_t n) {
+    for (size_t first = 0; first < x.size(); first += n) {
+        for (int32_t stride = n / 2; stride > 0; stride /= 2)
+            for (int32_t i = 0; i < n; i++) {
+                if ((i & stride) != 0) continue;
+                const float a = x[first + i], b = x[first + i + stride];
+                x[first + i] = a + b;
+                x[first + i + stride] = a - b;
+            }
+        for (int32_t i = 0; i < n; i++) {
+            x[first + i] *= static_cast<float>(1 / std::sqrt(static_cast<double>(n)));
+            if (tbq_signs[i] != 0) x[first + i] = -x[first + i];
+        }
+    }
+}
+
 // The rule, word by word.
 std::vector<float> literal_row(Case& c, int32_t position) {
     const FloatMode mode;
     std::vector<float> out;
     for (int32_t head = 0; head < c.shape.heads; head++) {
-        const float* q = &c.queries[position * c.row_floats() + head * c.shape.head_dim];
         const int32_t kv_head = head / (c.shape.heads / c.shape.kv_heads);
+        const KvLayout& keys = c.cache.layer().keys;
+        const std::span kept = std::span(c.cache.kept_dims()).subspan(kv_head * keys.kept, keys.kept);
+        const test::LiteralQuery q(keys.format,
+                                   &c.queries[position * c.row_floats() + head * c.shape.head_dim], kept);
         std::vector<Part> groups;
         for (int32_t group = 0; group <= position; group += 4096) {
             std::vector<Part> spans;
@@ -186,7 +206,11 @@ std::vector<float> literal_row(Case& c, int32_t position) {
             groups.push_back(merge(spans));
         }
         const Part all = merge(groups);
-        for (const float value : all.output) out.push_back(value / all.sum);
+        std::vector<float> divided;
+        for (const float value : all.output) divided.push_back(value / all.sum);
+        const KvLayout& values = c.cache.layer().values;
+        if (values.format.rotated()) rotate_back(divided, values.group);
+        out.insert(out.end(), divided.begin(), divided.end());
     }
     return out;
 }
@@ -321,6 +345,60 @@ TEST_CASE("attention: special values") {
             const std::vector<float> chunk = attend_rows(attend, c, 298, 8);
             for (int32_t row = 0; row < 8; row++)
                 CHECK(same(row_of(chunk, c, row), literal_row(c, 298 + row)));
+        }
+    }
+}
+
+TEST_CASE("attention: every format of the cache is the rule, by bytes, in every tier") {
+    const Pair pairs[] = {{KvType::q8_0, KvType::q8_0},  {KvType::q8_0, KvType::tbq4},
+                          {KvType::tbq4x, KvType::tbq4}, {KvType::tbq4, KvType::tbq4},
+                          {KvType::f16, KvType::tbq4},   {KvType::tbq4x, KvType::q8_0},
+                          {KvType::tbq4, KvType::f16},   {KvType::f16, KvType::q8_0}};
+    const AttentionShape shapes[] = {{9, 3, 64}, {10, 2, 64}, {12, 1, 128}, {2, 2, 256}, {5, 1, 64}};
+    for (const Pair pair : pairs)
+        for (const AttentionShape shape : shapes) {
+            INFO(std::string(kv_type_name(pair.keys)) << "/" << std::string(kv_type_name(pair.values)) << " "
+                                                      << shape.heads << " " << shape.head_dim);
+            Case c = make_case(shape, 300, true, 13, pair);
+            for (const int32_t first : {0, 9, 250, 287}) {
+                std::vector<std::vector<float>> alone;
+                for (int32_t row = 0; row < 8; row++) alone.push_back(literal_row(c, first + row));
+                for (const AttendFunction attend : tiers()) {
+                    for (const int32_t rows : {1, 3, 8}) {
+                        const std::vector<float> got = attend_rows(attend, c, first, rows);
+                        for (int32_t row = 0; row < rows; row++) CHECK(same(row_of(got, c, row), alone[row]));
+                    }
+                }
+            }
+        }
+    for (const int32_t head_dim : {32, 96}) {  // q8_0 takes any multiple of 32
+        Case c = make_case({6, 2, head_dim}, 300, true, 14, {KvType::q8_0, KvType::q8_0});
+        for (const AttendFunction attend : tiers())
+            CHECK(same(attend_rows(attend, c, 299, 1), literal_row(c, 299)));
+    }
+}
+
+TEST_CASE("attention: a format's unwritten slots and special values") {
+    const AttentionShape shape{6, 2, 64};
+    for (const Pair pair : {Pair{KvType::q8_0, KvType::q8_0}, Pair{KvType::tbq4x, KvType::tbq4}}) {
+        Case c = make_case(shape, 300, true, 15, pair);
+        std::vector<float> want[3];
+        for (int32_t i = 0; i < 3; i++) want[i] = literal_row(c, 258 + i);
+        std::vector<float> special(2 * static_cast<size_t>(shape.kv_heads) * shape.head_dim, 1.0f);
+        special[5] = std::numeric_limits<float>::quiet_NaN();
+        for (int32_t position = 261; position < 300; position++)
+            scalar::kernels.write_kv(c.cache.layer(), special.data(), special.data() + special.size() / 2,
+                                     c.slot(position));
+        for (const AttendFunction attend : tiers()) {
+            const std::vector<float> got = attend_rows(attend, c, 258, 8);
+            for (int32_t row = 0; row < 3; row++) CHECK(same(row_of(got, c, row), want[row]));
+            for (int32_t row = 3; row < 8; row++) {
+                const std::vector<float> nan_row = row_of(got, c, row);
+                CHECK(nan_row[0] != nan_row[0]);  // the KV head whose key is not a number
+                CHECK(nan_row.back() == nan_row.back());
+            }
+            c.queries[280 * c.row_floats()] = std::numeric_limits<float>::infinity();
+            CHECK(attend_rows(attend, c, 280, 1)[0] != 0.0f);
         }
     }
 }

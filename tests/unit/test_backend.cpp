@@ -18,6 +18,7 @@
 #include "base/platform.h"
 #include "cpu/cpu_backend.h"
 #include "cpu/weight_store.h"
+#include "kv_test_cache.h"
 #include "test_backend_model.h"
 
 using namespace treadle;
@@ -63,10 +64,9 @@ class Interpreter {
 public:
     Interpreter(const Program& program, const cpu::CpuWeightStore& store)
         : p_(program), store_(store), k_(cpu::scalar::kernels) {
-        const size_t halves =
-            size_t(p_.kv_heads) * size_t(p_.head_dim) * 16 * pool_blocks * size_t(p_.groups[0].layers);
-        keys_.assign(halves, 0x7e00);
-        values_.assign(halves, 0x7e00);
+        for (int32_t layer = 0; layer < p_.groups[0].layers; ++layer)
+            layers_.emplace_back(p_.kv_heads, p_.head_dim, pool_blocks, p_.groups[0].key_type,
+                                 p_.groups[0].value_type);
     }
 
     std::vector<RowOutput> run(const PassInput& input) {
@@ -90,13 +90,7 @@ private:
     int32_t qkv_columns() const { return (p_.heads + 2 * p_.kv_heads) * p_.head_dim; }
     const cpu::PackedMatrix& matrix(WeightId id) const { return store_.find(id)->packed.matrix; }
     cpu::AttentionShape shape() const { return {p_.heads, p_.kv_heads, p_.head_dim}; }
-    cpu::LayerCache cache(int32_t layer) {
-        const size_t stride = size_t(p_.kv_heads) * size_t(p_.head_dim) * 16;
-        const size_t offset = stride * pool_blocks * size_t(layer);
-        slabs_ = {keys_.data() + offset, values_.data() + offset};
-        return {&slabs_[0], &slabs_[1], stride, 24};  // all in one slab
-    }
-
+    cpu::LayerCache cache(int32_t layer) { return layers_[size_t(layer)].layer(); }
     std::vector<float> linear(const cpu::PackedMatrix& weight, const float* bias,
                               const std::vector<float>& x) {
         const auto columns = int32_t(x.size());
@@ -142,8 +136,11 @@ private:
         for (int32_t i = 0; i < op.rope_table; ++i) before += size_t(p_.rope_pairs[size_t(i)]) * act_.size();
         for (size_t r = 0; r < act_.size(); ++r) {
             const float* cos_sin = in_->cos_sin.data() + (before + r * size_t(op.rotary_dims / 2)) * 2;
-            k_.rope_write(shape(), {op.pair_order, op.rotary_dims, op.query_scale}, cos_sin,
-                          &qkv_[r * size_t(qkv_columns())], in_->groups[0].slots[r], cache(op.layer));
+            float* queries = &qkv_[r * size_t(qkv_columns())];
+            k_.rope(shape(), {op.pair_order, op.rotary_dims, op.query_scale}, cos_sin, queries);
+            const int32_t slot = in_->groups[0].slots[r];
+            const float* keys = queries + p_.heads * p_.head_dim;
+            if (slot >= 0) k_.write_kv(cache(op.layer), keys, keys + p_.kv_heads * p_.head_dim, slot);
         }
     }
     void run_op(const Attend& op) {
@@ -192,8 +189,7 @@ private:
     const cpu::CpuWeightStore& store_;
     const cpu::Kernels& k_;
     const PassInput* in_ = nullptr;
-    std::vector<uint16_t> keys_, values_;
-    std::array<uint16_t*, 2> slabs_ = {};
+    std::vector<treadle::test::KvTestCache> layers_;
     std::vector<float> residual_, qkv_, attended_, delta_, gate_up_;
     std::vector<std::vector<float>> act_;
     std::vector<RowOutput> outputs_;

@@ -98,6 +98,65 @@ Outcome alone(const LoadedModel& model, const std::vector<Job>& jobs) {
     return all;
 }
 
+struct KvTypes {
+    KvType keys = KvType::f16;
+    KvType values = KvType::f16;
+};
+
+std::unique_ptr<LoadedModel> load_with(const Bytes& file, cpu::CpuTier tier, KvTypes types) {
+    auto model = load_bytes(file, tier);
+    model->keep_kv_as(types.keys, types.values);
+    return model;
+}
+
+void check_invariance(Random& random, const TinyLlamaOptions& options, KvTypes types) {
+    const Bytes file = tiny_llama(random.next(), options).bytes();
+    const auto model = load_with(file, cpu::CpuTier::scalar, types);
+    const std::vector<Job> jobs = random_jobs(random, options.vocabulary);
+    const Outcome expected = alone(*model, jobs);
+
+    Setting all;
+    all.max_sequences = 16;
+    check_same(expected, run_jobs(*model, jobs, all), "in one batch");
+    for (const int32_t chunk : {1, 2, 7, 15, 16, 17, 33}) {
+        Setting setting = all;
+        setting.max_batch_tokens = chunk;
+        check_same(expected, run_jobs(*model, jobs, setting), "batches of " + std::to_string(chunk));
+    }
+    Setting ordered = all;
+    ordered.max_sequences = 5;
+    ordered.backwards = true;
+    ordered.submit_every = 3;
+    check_same(expected, run_jobs(*model, jobs, ordered), "backwards, one every three steps");
+    Setting scarce = all;
+    scarce.kv_blocks = 8;
+    check_same(expected, run_jobs(*model, jobs, scarce), "with a small pool");
+    Setting cut = all;
+    cut.cut_each_tile = true;
+    cut.max_batch_tokens = 24;
+    check_same(expected, run_jobs(*model, jobs, cut), "cut after each tile");
+    for (const int32_t threads : {2, 3}) {
+        Setting setting = all;
+        setting.threads = threads;
+        check_same(expected, run_jobs(*model, jobs, setting), std::to_string(threads) + " threads");
+        setting.cut_each_tile = true;
+        check_same(expected, run_jobs(*model, jobs, setting), std::to_string(threads) + " threads, cut");
+    }
+    for (const auto run : {backwards_on_caller, on_threads}) {
+        Setting setting = all;
+        setting.threads = 3;
+        setting.parallel_for = {nullptr, run};
+        setting.max_batch_tokens = 64;
+        check_same(expected, run_jobs(*model, jobs, setting), "the host's parallel_for");
+    }
+    for (const cpu::CpuTier tier : test::runnable_tiers()) {
+        if (tier == cpu::CpuTier::scalar) continue;
+        const auto fast = load_with(file, tier, types);
+        check_same(expected, run_jobs(*fast, jobs, all), cpu::kernels_of(tier).tier);
+        check_same(expected, run_jobs(*fast, jobs, cut), cpu::kernels_of(tier).tier);
+    }
+}
+
 }  // namespace
 
 TEST_CASE("tokens and logits do not depend on neighbours, chunks, cuts, order, threads or code") {
@@ -105,51 +164,23 @@ TEST_CASE("tokens and logits do not depend on neighbours, chunks, cuts, order, t
         CAPTURE(seed);
         Random random(seed);
         const TinyLlamaOptions options = random_model(random);
-        const Bytes file = tiny_llama(seed, options).bytes();
-        const auto model = load_bytes(file, cpu::CpuTier::scalar);
-        const std::vector<Job> jobs = random_jobs(random, options.vocabulary);
-        const Outcome expected = alone(*model, jobs);
+        check_invariance(random, options, {});
+    }
+}
 
-        Setting all;
-        all.max_sequences = 16;
-        check_same(expected, run_jobs(*model, jobs, all), "in one batch");
-        for (const int32_t chunk : {1, 2, 7, 15, 16, 17, 33}) {
-            Setting setting = all;
-            setting.max_batch_tokens = chunk;
-            check_same(expected, run_jobs(*model, jobs, setting), "batches of " + std::to_string(chunk));
-        }
-        Setting ordered = all;
-        ordered.max_sequences = 5;
-        ordered.backwards = true;
-        ordered.submit_every = 3;
-        check_same(expected, run_jobs(*model, jobs, ordered), "backwards, one every three steps");
-        Setting scarce = all;
-        scarce.kv_blocks = 8;
-        check_same(expected, run_jobs(*model, jobs, scarce), "with a small pool");
-        Setting cut = all;
-        cut.cut_each_tile = true;
-        cut.max_batch_tokens = 24;
-        check_same(expected, run_jobs(*model, jobs, cut), "cut after each tile");
-        for (const int32_t threads : {2, 3}) {
-            Setting setting = all;
-            setting.threads = threads;
-            check_same(expected, run_jobs(*model, jobs, setting), std::to_string(threads) + " threads");
-            setting.cut_each_tile = true;
-            check_same(expected, run_jobs(*model, jobs, setting), std::to_string(threads) + " threads, cut");
-        }
-        for (const auto run : {backwards_on_caller, on_threads}) {
-            Setting setting = all;
-            setting.threads = 3;
-            setting.parallel_for = {nullptr, run};
-            setting.max_batch_tokens = 64;
-            check_same(expected, run_jobs(*model, jobs, setting), "the host's parallel_for");
-        }
-        for (const cpu::CpuTier tier : test::runnable_tiers()) {
-            if (tier == cpu::CpuTier::scalar) continue;
-            const auto fast = load_bytes(file, tier);
-            check_same(expected, run_jobs(*fast, jobs, all), cpu::kernels_of(tier).tier);
-            check_same(expected, run_jobs(*fast, jobs, cut), cpu::kernels_of(tier).tier);
-        }
+TEST_CASE("nor do they with any format of the cache") {
+    constexpr KvTypes all[] = {{KvType::q8_0, KvType::q8_0},
+                               {KvType::q8_0, KvType::tbq4},
+                               {KvType::tbq4x, KvType::tbq4},
+                               {KvType::tbq4, KvType::tbq4},
+                               {KvType::f16, KvType::tbq4}};
+    uint64_t seed = 100;
+    for (const KvTypes types : all) {
+        CAPTURE(std::string(kv_type_name(types.keys)) + "/" + kv_type_name(types.values));
+        Random random(seed++);
+        TinyLlamaOptions options = random_model(random);
+        options.head_dim = seed % 3 == 0 ? 128 : 64;
+        check_invariance(random, options, types);
     }
 }
 

@@ -15,6 +15,7 @@
 #include "base/float_mode.h"
 #include "base/math.h"
 #include "cpu/vector.h"
+#include "kv_test_cache.h"
 #include "tiers.h"
 
 using namespace treadle;
@@ -206,37 +207,33 @@ void check_rope(const RopeCase& c, int32_t slot, bool with_specials, uint32_t se
     std::vector<float> want = qkv;
     std::vector<uint16_t> keys, values;
     literal_rope(c, cos_sin, want, keys, values);
-    const size_t block_halves = static_cast<size_t>(kv_floats) * 16;
+    const test::KvTestCache unwritten(c.shape.kv_heads, c.shape.head_dim, 3);
     for (const Kernels* tier : test::runnable_kernels()) {
         std::vector<float> got = qkv;
-        std::vector<uint16_t> cache(3 * 2 * block_halves, 0x1234);
-        uint16_t* const planes[] = {cache.data(), cache.data() + block_halves};
-        tier->rope_write(c.shape, c.rope, cos_sin.data(), got.data(), slot,
-                         {&planes[0], &planes[1], 2 * block_halves, 24});
+        tier->rope(c.shape, c.rope, cos_sin.data(), got.data());
         CHECK(same(got, want));
-        size_t wrong = 0, written = 0;
-        for (int32_t i = 0; slot >= 0 && i < kv_floats; i++) {
+        test::KvTestCache cache = unwritten;
+        const float* rotated_keys = got.data() + c.shape.heads * c.shape.head_dim;
+        tier->write_kv(cache.layer(), rotated_keys, rotated_keys + kv_floats, slot);
+        size_t wrong = 0;
+        for (int32_t i = 0; i < kv_floats; i++) {
             const int32_t head = i / c.shape.head_dim, d = i % c.shape.head_dim;
-            const size_t block = static_cast<size_t>(slot / 16) * 2 * block_halves;
-            uint16_t& key =
-                cache[block + (static_cast<size_t>(head) * c.shape.head_dim + d) * 16 + slot % 16];
-            uint16_t& value = cache[block + block_halves + (head * 16 + slot % 16) * c.shape.head_dim + d];
+            uint16_t& key = cache.key(slot, head, d);
+            uint16_t& value = cache.value(slot, head, d);
             wrong += !same_half(key, keys[i]) || !same_half(value, values[i]);
-            key = value = 0x1234;
+            key = value = 0x7e01;
         }
-        for (const uint16_t half : cache) written += half != 0x1234;
         CHECK(wrong == 0);
-        CHECK(written == 0);  // nothing beside the slot
+        CHECK(cache == unwritten);  // nothing beside the slot
     }
 }
 
 }  // namespace
 
-TEST_CASE("vector: rope_write") {
+TEST_CASE("vector: rope, and f16 keys and values written to the cache") {
     for (const PairOrder order : {PairOrder::adjacent, PairOrder::halves}) {
         check_rope({{9, 3, 64}, {order, 64, 0.18f}}, 0, false, 1);
         check_rope({{9, 3, 64}, {order, 64, 0.18f}}, 37, false, 2);
-        check_rope({{9, 3, 64}, {order, 64, 0.18f}}, -1, false, 3);
         check_rope({{4, 1, 256}, {order, 256, 0.09f}}, 47, false, 4);
         for (int32_t rotary_dims = 0; rotary_dims <= 80; rotary_dims += 2)
             check_rope({{2, 2, 80}, {order, rotary_dims, 0.16f}}, rotary_dims % 48, false, 5);
