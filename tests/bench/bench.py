@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures Treadle, beside llama.cpp on the same threads and against the machine's own limits; prints tables and writes JSON.
 
-    bench.py BUILD_FOLDER --model GGUF [--only speed,frames] [--threads N] [--runs N] [--peer 0|1|PYTHON] [--json FILE]
+    bench.py BUILD_FOLDER --model GGUF [--sections speed,frames] [--threads N] [--runs N] [--peer 0|1|PYTHON] [--json FILE]
     bench.py BUILD_FOLDER --smoke             the same on a tiny model in seconds, and a line of each micro bench
 
 Called by 'make bench' and, with --smoke, by run_tests.py. What is measured are sections, a module each in sections/, whose run()
@@ -10,7 +10,6 @@ returns tables and data. The JSON has the data of every section, with each run's
 import argparse
 import datetime
 import json
-
 import pathlib
 import re
 import subprocess
@@ -21,17 +20,18 @@ import xml.dom.minidom
 
 import machine
 from figures import Section, say
-from sections import avx2, ceilings, frames, micro, speed
+from sections import avx2, ceilings, context, frames, kv, micro, speed
 from sides import HERE, ROOT, TINY, Bench
 
 # In this order. Those of ON_REQUEST are measured when asked for by name only.
 SECTIONS: dict[str, typing.Callable[[Bench], Section]] = {
-    "speed": speed.run, "ceilings": ceilings.run, "frames": frames.run, "micro": micro.run, "avx2": avx2.run}
+    "speed": speed.run, "kv": kv.run, "context": context.run, "ceilings": ceilings.run, "frames": frames.run, "micro": micro.run,
+    "avx2": avx2.run}
 ON_REQUEST = ("avx2",)
 
 
-def chosen(only: str | None) -> list[str]:
-    names = only.split(",") if only else [name for name in SECTIONS if name not in ON_REQUEST]
+def chosen(asked_for: str | None) -> list[str]:
+    names = asked_for.split(",") if asked_for else [name for name in SECTIONS if name not in ON_REQUEST]
     return [name for name in SECTIONS if name in names]
 
 
@@ -109,7 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--model")
-    parser.add_argument("--only", help=f"these sections, comma-separated: {', '.join(SECTIONS)}; all but {', '.join(ON_REQUEST)} "
+    parser.add_argument("--sections", help=f"these sections, comma-separated: {', '.join(SECTIONS)}; all but {', '.join(ON_REQUEST)} "
                         "if not given")
     parser.add_argument("--threads", type=int, default=machine.cores())
     parser.add_argument("--runs", type=int, default=5)
@@ -122,12 +122,12 @@ def main() -> int:
         return smoke(arguments.build)
     if not arguments.model or arguments.runs < 1 or arguments.threads < 1:
         parser.error("--model is needed, --runs and --threads are at least 1")
-    unknown = set(arguments.only.split(",") if arguments.only else []) - set(SECTIONS)
+    unknown = set(arguments.sections.split(",") if arguments.sections else []) - set(SECTIONS)
     if unknown:
         parser.error(f"there is no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
     bench = Bench(arguments.build, arguments.model, arguments.threads, arguments.runs, arguments.peer, arguments.pictures)
     try:
-        measure(bench, chosen(arguments.only), arguments.json)
+        measure(bench, chosen(arguments.sections), arguments.json)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         say(f"bench: {error}")
         return 1

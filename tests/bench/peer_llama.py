@@ -4,9 +4,10 @@
     peer_llama.py MODEL.gguf [--threads N] [--frame-host LIBRARY] [COMMAND...]     without commands: one a line from standard input
     peer_llama.py MODEL.gguf --quantize-to FILE                                    writes it again in Q4_0, by its own quantizer
 
-The commands are those of speed/main.cpp, but for the last number of `frames COUNT FRAME_US SWEEPS SHARE PROMPT`: as libllama can't
-stop in the middle of a pass it generates in a thread of its own, which rests after each pass until it and its helpers have had no
-more than that share of the time of their cores (1: it never rests). The host's frames are run by the library of frames/shared.cpp, the same code as Treadle's side runs.
+The commands are those of speed/main.cpp, but `generate` always goes on from whole prompts, and the last numbers of `frames COUNT
+FRAME_US SWEEPS SHARE PROMPT` are others: as libllama can't stop in the middle of a pass it generates in a thread of its own, which
+rests after each pass until it and its helpers have had no more than that share of the time of their cores (1: it never rests). The
+host's frames are run by the library of frames/shared.cpp, the same code as Treadle's side runs.
 
 Called by sides.py with the Python that fetch_peer.sh prints. Only the C interface is used, through ctypes: batches are filled
 outside the clock where that is possible, and what Python does inside of it is some microseconds a pass. Flash attention is on,
@@ -31,7 +32,7 @@ silence = llama.llama_log_callback(lambda level, text, user: None)
 
 
 def prompt_token(place, request, vocabulary):
-    """Shared with treadle_bench.cpp."""
+    """Shared with speed/decode.cpp."""
     return 3 + (place * 7919 + request * 104729) % (vocabulary - 3)
 
 
@@ -97,7 +98,6 @@ class Context:
     def sample(self, row):
         return llama.llama_sampler_sample(self.sampler, self.handle, row)
 
-
     def add_prompt(self, sequence, prompt, vocabulary):
         for place in range(prompt):
             self.add(prompt_token(place, sequence, vocabulary), place, sequence, place == prompt - 1)
@@ -158,8 +158,8 @@ class KeptContexts:
         self.firsts.append(self.context.sample(self.prompt - 1))
         return answer(time.perf_counter() - begin, 0.0, [self.firsts[-1:]])
 
-    def generate(self):
-        tokens = [[first] for first in self.firsts]
+    def generate(self, sequences):
+        tokens = [[first] for first in self.firsts[:sequences]]
         begin = time.perf_counter()
         for step in range(self.new_tokens - 1):
             self.context.step(tokens, self.prompt + step)
@@ -275,7 +275,7 @@ class Program:
         threads = self.arguments.threads
         verbs = {"about": lambda: about(threads), "start": lambda: start(self.arguments.model, threads),
                  "decode": lambda: decode(self.model(), threads, *map(int, words)), "keep": lambda: self.keep(map(int, words)),
-                 "fill": lambda: self.kept.fill(), "generate": lambda: self.kept.generate(), "drop": self.drop,
+                 "fill": lambda: self.kept.fill(), "generate": lambda: self.kept.generate(int(words[0])), "drop": self.drop,
                  "frames": lambda: frames(self.model(), threads, self.arguments.frame_host, *map(float, words))}
         if verb not in verbs:
             sys.exit(f"{pathlib.Path(__file__).name}: unknown command '{command.strip()}'")

@@ -70,8 +70,8 @@ class Bench:
     def threads_text(self) -> str:
         return "1 thread" if self.threads == 1 else f"{self.threads} threads"
 
-    def treadle(self, code: str = "automatic", name: str = "Treadle") -> Side:
-        return Side(name, [self.build / "treadle_bench", self.model, "--threads", self.threads, "--code", code])
+    def treadle(self, code: str = "automatic", name: str = "Treadle", model: str | None = None, *options: str) -> Side:
+        return Side(name, [self.build / "treadle_bench", model or self.model, "--threads", self.threads, "--code", code, *options])
 
     def ceilings(self, threads: int) -> Side:
         return Side("machine", [self.build / "ceilings_bench", "--threads", threads])

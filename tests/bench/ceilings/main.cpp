@@ -38,7 +38,7 @@ constexpr size_t line_bytes = 64;
     std::exit(1);
 }
 
-// ---- int8: a function runs so many rounds and returns the multiply-adds of one round -----------------------------------------------
+// ---- int8: a function runs so many rounds and returns the multiply-adds of one round --------------------------------
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512vnni"))) int64_t vpdpbusd512(int64_t rounds) {
     constexpr int chains = 12,
@@ -100,7 +100,7 @@ std::vector<Int8> int8_kernels() {
             {"maddubs256", __builtin_cpu_supports("avx2") != 0, maddubs256}};
 }
 
-// ---- Reading -----------------------------------------------------------------------------------------------------------------------
+// ---- Reading --------------------------------------------------------------------------------------------------------
 
 class Buffer {
 public:
@@ -132,7 +132,7 @@ void read_lines(const char* from, size_t bytes) {
     for (__m128i& sum : sums) asm volatile("" : : "x"(sum));
 }
 
-// ---- Threads -----------------------------------------------------------------------------------------------------------------------
+// ---- Threads --------------------------------------------------------------------------------------------------------
 
 // Seconds in which `threads` of them run body(index), from when all are there until all are done.
 template <class Body>

@@ -1,9 +1,9 @@
-// A game's main loop, as far as a benchmark needs one: 60 times a second some work of its own, then whatever else is asked of it.
-// treadle_bench runs it with an engine to step; peer_llama.py runs the same code, through shared.cpp, while llama.cpp generates in
-// a thread of its own.
+// A game's main loop, as far as a benchmark needs one: 60 times a second some work of its own, then whatever else is asked
+// of it. treadle_bench runs it with an engine to step; peer_llama.py runs the same code, through shared.cpp, while llama.cpp
+// generates in a thread of its own.
 //
 //     tick              tick              tick
-//      │ work │ after │  │ work │ after │  │            frame = from the tick to the end of what is done in it, late wake-up included
+//      │ work │ after │  │ work │ after │  │      frame = from the tick to the end of what is done in it, late wake-up included
 //
 // Invariant: the work of a frame is a count of sweeps, not a time, so that whoever takes the core or the caches away shows.
 #pragma once

@@ -50,7 +50,7 @@ def long_contexts(sides: list[Side], runs: int, sequences: int, tokens: int, new
     for side in sides:
         side.ask(f"keep {sequences} {tokens} {new_tokens}")
     for kind, turns in ((filling, sequences), (together, runs)):
-        command = "fill" if kind is filling else "generate"
+        command = "fill" if kind is filling else f"generate {sequences} {tokens}"
         for turn in range(turns):
             for side in in_turn(sides, turn):
                 answer = side.ask(command)

@@ -83,11 +83,13 @@ public:
     const std::vector<Answer>& answers() const { return answers_; }
     Answer& answer(size_t i) { return answers_[i]; }
     const std::vector<size_t>& live() const { return live_; }  // places of the unfinished, in order
+    engine_info about() const;
     engine_stats stats();
     engine_request_info info(size_t answer);
     std::vector<int32_t> sequence_tokens(size_t answer, int32_t sequence);
-    void write_trace(const std::string& path);  // as far as engine_params.trace_events reaches
-    double step_s() const { return step_s_; }   // wall time of the last engine_step alone
+    std::string trace();  // JSON, as far as engine_params.trace_events reaches
+    void write_trace(const std::string& path);
+    double step_s() const { return step_s_; }  // wall time of the last engine_step alone
 
 private:
     engine_status enter(const Ask& ask, engine_error* error);

@@ -32,7 +32,8 @@ private:
 };
 
 // A model file, or with "--tiny" a random model of one narrow layer: its passes cost next to nothing, and what the engine does
-// around them is all that is left.
+// around them is all that is left. "random:layers,hidden,heads,kv_heads,head_dim,feed_forward,vocabulary,context" is a random
+// model of that shape in Q4_1.
 class LoadedModel {
 public:
     LoadedModel(const std::string& path, int32_t threads, int32_t cpu_code = ENGINE_CPU_AUTOMATIC);

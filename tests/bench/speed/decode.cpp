@@ -7,6 +7,7 @@ namespace treadle::bench {
 namespace {
 
 constexpr size_t opening_tokens = 8;
+constexpr size_t cold_bytes = size_t{128} << 20;  // more than a processor's caches
 
 Ask ask_for(const LoadedModel& model, int32_t request, int32_t prompt, int32_t new_tokens) {
     Ask ask;
@@ -15,8 +16,8 @@ Ask ask_for(const LoadedModel& model, int32_t request, int32_t prompt, int32_t n
     return ask;
 }
 
-// Of the answers from `first` on: seconds from the first submission to the last token, and the part of them in which every request
-// makes a token in every pass, with the tokens made in that part.
+// Of the answers from `first` on: seconds from the first submission to the last token, and the part of them in which every
+// request makes a token in every pass, with the tokens made in that part.
 Json figures_of(const std::vector<Answer>& answers, size_t first, double begin_s) {
     double full_begin_s = begin_s, full_end_s = 1e300, end_s = begin_s;
     uint64_t hash = empty_hash;
@@ -70,15 +71,28 @@ Json run_decode(const LoadedModel& model, int32_t sequences, int32_t prompt, int
 }
 
 // With blocks to spare, so that what one turn generated needn't be evicted for the next.
-engine_params KeptContexts::params(int32_t sequences, int32_t prompt, int32_t new_tokens) {
-    engine_params params = room_for(sequences, prompt + new_tokens);
-    params.kv_blocks += sequences * (new_tokens / block_tokens + 4);
+engine_params KeptContexts::params() const {
+    engine_params params = room_for(sequences_, prompt_ + new_tokens_);
+    params.kv_blocks += sequences_ * (new_tokens_ / block_tokens + 4);
+    params.key_type = options_.key_type;
+    params.value_type = options_.value_type;
+    if (options_.phases) params.trace_events = 16 * new_tokens_;
     return params;
 }
 
-KeptContexts::KeptContexts(const LoadedModel& model, int32_t sequences, int32_t prompt, int32_t new_tokens)
-    : model_(model), sequences_(sequences), prompt_(prompt), new_tokens_(new_tokens),
-      host_(model.handle(), params(sequences, prompt, new_tokens)) {}
+KeptContexts::KeptContexts(const LoadedModel& model, int32_t sequences, int32_t prompt, int32_t new_tokens,
+                           const KeptOptions& options)
+    : model_(model), sequences_(sequences), prompt_(prompt), new_tokens_(new_tokens), options_(options),
+      cold_(options.cold ? cold_bytes : 0), host_(model.handle(), params()) {}
+
+void KeptContexts::empty_caches() {
+    constexpr size_t line_bytes = 64;
+    for (size_t i = 0; i < cold_.size(); i += line_bytes) cold_[i]++;
+}
+
+double KeptContexts::token_bytes() const {
+    return static_cast<double>(host_.about().kv_block_bytes) / block_tokens;
+}
 
 Json KeptContexts::fill() {
     if (filled_ == sequences_) give_up("all contexts are filled");
@@ -90,16 +104,36 @@ Json KeptContexts::fill() {
     return figures_of(host_.answers(), first, begin_s);
 }
 
-Json KeptContexts::generate() {
+Json KeptContexts::generate(int32_t sequences, int32_t prompt) {
+    if (sequences > sequences_ || filled_ == 0 || prompt > prompt_) give_up("that wasn't filled");
     std::vector<Ask> asks;
-    for (int32_t i = 0; i < filled_; i++) asks.push_back(ask_for(model_, i, prompt_, new_tokens_));
+    for (int32_t i = 0; i < sequences; i++) asks.push_back(ask_for(model_, i % filled_, prompt, new_tokens_));
     const size_t first = host_.answers().size();
-    const double begin_s = now_s();
     for (const Ask& ask : asks) host_.submit(ask);
-    host_.finish_all();
-    for (size_t i = first; i < host_.answers().size(); i++)
-        if (host_.answers()[i].cached_tokens < prompt_ - block_tokens) give_up("a context was not kept");
-    return figures_of(host_.answers(), first, begin_s);
+    double full_s = 0;
+    int32_t full_tokens = 0, full_passes = 0;
+    while (!host_.live().empty()) {
+        if (!cold_.empty()) empty_caches();
+        const double begin_s = now_s();
+        const int32_t tokens = host_.step().tokens_produced;
+        if (tokens != sequences || full_passes++ == 0)
+            continue;  // the first ones compute the ends of prompts
+        full_s += now_s() - begin_s;
+        full_tokens += tokens;
+    }
+    uint64_t hash = empty_hash;
+    for (size_t i = first; i < host_.answers().size(); i++) {
+        if (host_.answers()[i].cached_tokens < prompt - block_tokens) give_up("a context was not kept");
+        hash = hash_tokens(host_.answers()[i].sequences[0].tokens, hash);
+    }
+    Json json;
+    json.add("full_s", full_s).add("full_tokens", full_tokens).hash("hash", hash);
+    if (options_.phases) {
+        std::string trace = host_.trace();
+        std::replace(trace.begin(), trace.end(), '\n', ' ');  // an answer is a line
+        json.raw("trace", trace);
+    }
+    return json;
 }
 
 }  // namespace treadle::bench

@@ -1,17 +1,22 @@
 // The engine's side of the benchmark: runs workloads through engine.h alone, as a host would, and prints one line of JSON for
 // each. Called by the sections of bench.py, which send the same commands in turn to this program and to peer_llama.py.
 //
-//     treadle_bench MODEL.gguf|--tiny [--threads N] [--code scalar|avx2|avx512] [COMMAND...]
+//     treadle_bench MODEL.gguf|--tiny|random:SHAPE [--threads N] [--code scalar|avx2|avx512] [--keys TYPE] [--values TYPE]
+//                   [--phases] [--cold] [COMMAND...]
+//
+// TYPE is f16, q8_0, tbq4 or tbq4x: what the engine of kept contexts has in its cache. With --phases `generate` gives its trace,
+// with --cold it empties the processor's caches between steps, as the layers would that a small model lacks.
 //
 //     about                          the library, the code that runs, threads, the model's figures
 //     start                          loads the model once more, makes an engine and computes a first token
 //     decode SEQUENCES PROMPT NEW    that many requests at once, greedy, each of PROMPT tokens and NEW new ones
-//     keep SEQUENCES PROMPT NEW      makes an engine with room for so many contexts, in place of an earlier one
+//     keep SEQUENCES PROMPT NEW      makes an engine with room for so many contexts, in place of an earlier one; tells the bytes
+//                                    of a token in its cache
 //     fill                           computes the prompt of its next context
-//     generate                       all its contexts go on with NEW tokens, again from their prompts
+//     generate SEQUENCES PROMPT      so many sequences go on with NEW tokens, again from so many tokens of its contexts' prompts
 //     drop                           ends it
 //     sweeps WORK_US                 of the host's own work in a frame that take so long
-//     frames COUNT FRAME_US SWEEPS BUDGET_US PROMPT    a game's frames, with one sequence that generates in its budget (0: without)
+//     frames COUNT FRAME_US SWEEPS BUDGET_US PROMPT    a game's frames, with one sequence that generates in its budget (0: none)
 //     plan BATCH CONTEXT BANDWIDTH FLOPS               what the capacity planner expects of such a machine
 //
 // Without commands it reads them from standard input, one a line. The model is loaded at the first command that needs it, so that
@@ -29,14 +34,23 @@ namespace {
 
 constexpr double number_max = 1e15;
 
-struct Code {
+struct Choice {
     const char* name;
     int32_t value;
 };
-constexpr Code codes[] = {{"automatic", ENGINE_CPU_AUTOMATIC},
-                          {"scalar", ENGINE_CPU_SCALAR},
-                          {"avx2", ENGINE_CPU_AVX2},
-                          {"avx512", ENGINE_CPU_AVX512}};
+constexpr Choice codes[] = {{"automatic", ENGINE_CPU_AUTOMATIC},
+                            {"scalar", ENGINE_CPU_SCALAR},
+                            {"avx2", ENGINE_CPU_AVX2},
+                            {"avx512", ENGINE_CPU_AVX512}};
+constexpr Choice kv_types[] = {
+    {"f16", ENGINE_KV_F16}, {"q8_0", ENGINE_KV_Q8_0}, {"tbq4", ENGINE_KV_TBQ4}, {"tbq4x", ENGINE_KV_TBQ4X}};
+
+template <size_t count>
+int32_t chosen(const Choice (&choices)[count], const std::string& name) {
+    for (const Choice& choice : choices)
+        if (name == choice.name) return choice.value;
+    give_up("unknown: " + name);
+}
 
 #if defined(__clang__)
 constexpr const char* compiler = "clang " __clang_version__;
@@ -75,11 +89,11 @@ private:
     Json decode(const Numbers& n) { return run_decode(model(), whole(n[0]), whole(n[1]), whole(n[2])); }
     Json keep(const Numbers& n) {
         kept_.reset();
-        kept_ = std::make_unique<KeptContexts>(model(), whole(n[0]), whole(n[1]), whole(n[2]));
-        return {};
+        kept_ = std::make_unique<KeptContexts>(model(), whole(n[0]), whole(n[1]), whole(n[2]), kept_options_);
+        return Json().add("token_bytes", kept_->token_bytes());
     }
     Json fill(const Numbers&) { return kept().fill(); }
-    Json generate(const Numbers&) { return kept().generate(); }
+    Json generate(const Numbers& n) { return kept().generate(whole(n[0]), whole(n[1])); }
     Json drop(const Numbers&) {
         kept_.reset();
         return {};
@@ -93,6 +107,7 @@ private:
     std::string path_;
     int32_t threads_ = 0;  // 0: the library's default
     int32_t code_ = ENGINE_CPU_AUTOMATIC;
+    KeptOptions kept_options_;
     std::vector<std::string> commands_;
     std::unique_ptr<LoadedModel> model_;
     std::unique_ptr<KeptContexts> kept_;
@@ -100,7 +115,7 @@ private:
 
 const Program::Verb Program::verbs[] = {
     {"about", 0, &Program::about}, {"start", 0, &Program::start},   {"decode", 3, &Program::decode},
-    {"keep", 3, &Program::keep},   {"fill", 0, &Program::fill},     {"generate", 0, &Program::generate},
+    {"keep", 3, &Program::keep},   {"fill", 0, &Program::fill},     {"generate", 2, &Program::generate},
     {"drop", 0, &Program::drop},   {"sweeps", 1, &Program::sweeps}, {"frames", 5, &Program::frames},
     {"plan", 4, &Program::plan},
 };
@@ -112,18 +127,24 @@ Program::Program(int argc, char** argv) {
         if (word == "--threads" && has_value) {
             threads_ = std::atoi(argv[++i]);
         } else if (word == "--code" && has_value) {
-            const std::string name = argv[++i];
-            code_ = -1;
-            for (const Code& code : codes)
-                if (name == code.name) code_ = code.value;
+            code_ = chosen(codes, argv[++i]);
+        } else if (word == "--keys" && has_value) {
+            kept_options_.key_type = chosen(kv_types, argv[++i]);
+        } else if (word == "--values" && has_value) {
+            kept_options_.value_type = chosen(kv_types, argv[++i]);
+        } else if (word == "--phases") {
+            kept_options_.phases = true;
+        } else if (word == "--cold") {
+            kept_options_.cold = true;
         } else if (path_.empty()) {
             path_ = word;
         } else {
             commands_.push_back(word);
         }
     }
-    if (path_.empty() || code_ < 0)
-        give_up("usage: treadle_bench MODEL.gguf|--tiny [--threads N] [--code NAME] [COMMAND...]");
+    if (path_.empty())
+        give_up(
+            "usage: treadle_bench MODEL.gguf|--tiny|random:SHAPE [--threads N] [--code NAME] [COMMAND...]");
 }
 
 void Program::run(const std::string& command) {
@@ -146,24 +167,14 @@ void Program::run(const std::string& command) {
 }
 
 Json Program::about(const Numbers&) {
-    const Checked check;
-    engine_info facts;
-    check(engine_info_init(&facts, sizeof facts));
-    {
-        Checked creating;
-        const engine_params params = room_for(1, block_tokens);
-        engine* e = nullptr;
-        creating(engine_create(model().handle(), &params, &e, creating));
-        check(engine_get_info(e, &facts));
-        engine_destroy(e);
-    }
+    const int32_t threads = Host(model().handle(), room_for(1, block_tokens)).about().threads;
     const engine_model_info& info = model().info();
     const auto quoted = [](const std::string& text) { return "\"" + text + "\""; };
     Json json;
     json.raw("library", quoted(std::string("Treadle ") + engine_version()))
         .raw("code", quoted(info.cpu_code));
     json.raw("numerics_id", quoted(info.numerics_id)).raw("compiler", quoted(compiler));
-    json.add("threads", facts.threads).add("parameters", info.parameters);
+    json.add("threads", threads).add("context", info.context_length).add("parameters", info.parameters);
     json.add("tensor_bytes", info.tensor_bytes).add("weight_bytes", info.weight_bytes);
     return json;
 }

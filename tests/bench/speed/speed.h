@@ -21,20 +21,35 @@ engine_params room_for(int32_t sequences, int32_t tokens);
 // Requests 0 .. sequences - 1 at once on a fresh engine.
 Json run_decode(const LoadedModel& model, int32_t sequences, int32_t prompt, int32_t new_tokens);
 
+// How an engine of kept contexts is made beyond the room for them.
+struct KeptOptions {
+    int32_t key_type = ENGINE_KV_F16, value_type = ENGINE_KV_F16;
+    bool phases = false;  // generate() gives the engine's trace
+    bool cold =
+        false;  // generate() empties the processor's caches before each step, outside the time it takes
+};
+
 // Contexts that stay in the cache of one engine, so that generation after long prompts is measured again and again without
-// computing them again. fill() computes the next prompt; generate() goes on from all that were filled.
+// computing them again. fill() computes the next prompt; generate() goes on from the first so many tokens of those that were
+// filled, more than one sequence of each where there are more sequences than that, and measures the passes that make a token for
+// all of them.
 class KeptContexts {
 public:
-    KeptContexts(const LoadedModel& model, int32_t sequences, int32_t prompt, int32_t new_tokens);
+    KeptContexts(const LoadedModel& model, int32_t sequences, int32_t prompt, int32_t new_tokens,
+                 const KeptOptions& options);
+    double token_bytes() const;  // of the cache, per position
     Json fill();
-    Json generate();
+    Json generate(int32_t sequences, int32_t prompt);
 
 private:
-    static engine_params params(int32_t sequences, int32_t prompt, int32_t new_tokens);
+    engine_params params() const;
+    void empty_caches();
 
     const LoadedModel& model_;
     int32_t sequences_, prompt_, new_tokens_;
+    KeptOptions options_;
     int32_t filled_ = 0;
+    std::vector<char> cold_;
     Host host_;
 };
 
