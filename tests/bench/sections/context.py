@@ -11,7 +11,6 @@ cache has, in turns. Two figures stand for what is not attention:
 import statistics
 
 from figures import Section, Table, in_turn, say, short, spread, summary
-from sections.speed import full_rate
 from sides import Bench, Side
 
 NEW_TOKENS = 64
@@ -27,7 +26,7 @@ def tiny(layers: int, limit: int) -> str:
 
 def outside_us(answer: dict) -> float:
     """Of a step that makes a token, without the pass: the median of the last ones, in which nothing begins or ends."""
-    phases = [event for event in answer["trace"]["traceEvents"] if event.get("cat") == "phase"]
+    phases = [event for event in answer["trace"]["traceEvents"] if event["ph"] == "X" and event["pid"] == 1]
     steps, current = [], 0.0
     for event in phases:
         if event["name"] == "intake" and current:
@@ -48,7 +47,7 @@ def measure(bench: Bench, sides: list[Side], contexts: tuple[int, ...], new_toke
         for row in in_turn(rows, run):
             for side in in_turn(sides, run):
                 answer = side.ask(f"generate 1 {row['context']}")
-                row["token_us"][side.name].append(1e6 / full_rate(answer))
+                row["token_us"][side.name].append(1e6 * answer["pass_s"])
                 row["outside_us"].append(outside_us(answer))
         say(f"  run {run + 1} of {bench.runs}: " + ", ".join(
             f"{short(row['token_us'][sides[0].name][-1])} us at {row['context']}" for row in rows))

@@ -9,7 +9,6 @@ processor's caches between two tokens is done by reading something else, outside
 import dataclasses
 
 from figures import Figure, Hashes, Section, Table, in_turn, new_samples, ratio, say, short, spread, summary
-from sections.speed import full_rate
 from sides import Bench, Side
 
 PAIRS = (("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "tbq4"), ("tbq4x", "tbq4"), ("tbq4", "tbq4"))
@@ -40,13 +39,13 @@ def measure(case: Case, sides: list[Side], runs: int, new_tokens: int) -> tuple[
         for side in sides:
             seconds = side.ask("fill")["whole_s"]
             say(f"  {case.title}: prompt {sequence + 1} of {case.filled}, {side.name}: {case.context / seconds:.0f} tokens/s")
-    figures = [Figure(f"{case.context}_{count}", f"{count} at {case.context}", full_rate) for count in case.measured]
+    figures = [Figure(f"{case.context}_{count}", f"{count} at {case.context}", lambda answer, count=count: count / answer["pass_s"]) for count in case.measured]
     for run in range(runs):
         for figure, count in zip(figures, case.measured):
             for side in in_turn(sides, run):
                 answer = side.ask(f"generate {count} {case.context}")
                 hashes.check(f"{side.name} {figure.key}", answer)
-                samples[figure.key][side.name].append(full_rate(answer))
+                samples[figure.key][side.name].append(figure.value(answer))
             say(f"  run {run + 1} of {runs}: {case.title}, {figure.title}: "
                 + ", ".join(f"{side.name} {short(samples[figure.key][side.name][-1])}" for side in sides))
     for side in sides:
@@ -58,7 +57,7 @@ def compare(bench: Bench, code: str) -> Section:
     rows = [["model", "context", "prompts", "sequences", "keys/values", "KiB a token", "tokens/s", "times f16", "goal"]]
     data, used = [], code
     for case in SMALL if bench.small else CASES:
-        cold = ["--cold"] if case.model else []
+        cold = ["--cold"] if case.model and not bench.small else []
         sides = [bench.treadle(code, f"{keys}/{values}", case.model, "--keys", keys, "--values", values, *cold) for keys, values in PAIRS]
         used = sides[0].about["code"]
         figures, samples, bytes_of = measure(case, sides, bench.runs, 16 if bench.small else NEW_TOKENS)
@@ -76,9 +75,9 @@ def compare(bench: Bench, code: str) -> Section:
                              "times_f16": times, "goal": goal})
         for side in sides:
             side.close()
-    notes = [f"Decoding after prompts of that length; {bench.threads_text()}, {used} code. As prompts of 32K take minutes, a random model of",
-             "SmolLM2's shape with 3 of its 30 layers and a tenth of its vocabulary stands in, its caches emptied before every token, as by the",
-             "other layers; at 32K eight sequences go on from one prompt that they share. KiB a token: of all layers."]
+    notes = [f"Decoding after prompts of that length, by the median pass of each run; {bench.threads_text()}, {used} code. As prompts of 32K",
+             "take minutes, a random model of SmolLM2's shape with 3 of its 30 layers and a tenth of its vocabulary stands in, with the processor's",
+             "caches emptied before every token, as by the other layers; at 32K eight sequences share one prompt. KiB a token: of all layers."]
     return Section([Table("Formats of the KV cache", rows, notes)], {"code": used, "rows": data})
 
 

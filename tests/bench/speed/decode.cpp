@@ -1,5 +1,6 @@
 // Prompts and generation, alone and together.
 #include <algorithm>
+#include <numeric>
 
 #include "speed.h"
 
@@ -110,16 +111,14 @@ Json KeptContexts::generate(int32_t sequences, int32_t prompt) {
     for (int32_t i = 0; i < sequences; i++) asks.push_back(ask_for(model_, i % filled_, prompt, new_tokens_));
     const size_t first = host_.answers().size();
     for (const Ask& ask : asks) host_.submit(ask);
-    double full_s = 0;
-    int32_t full_tokens = 0, full_passes = 0;
+    std::vector<double> passes_s;
+    bool all_began = false;  // the first pass of all computes the ends of prompts
     while (!host_.live().empty()) {
         if (!cold_.empty()) empty_caches();
         const double begin_s = now_s();
-        const int32_t tokens = host_.step().tokens_produced;
-        if (tokens != sequences || full_passes++ == 0)
-            continue;  // the first ones compute the ends of prompts
-        full_s += now_s() - begin_s;
-        full_tokens += tokens;
+        const bool all = host_.step().tokens_produced == sequences;
+        if (all && all_began) passes_s.push_back(now_s() - begin_s);
+        all_began = all_began || all;
     }
     uint64_t hash = empty_hash;
     for (size_t i = first; i < host_.answers().size(); i++) {
@@ -127,7 +126,9 @@ Json KeptContexts::generate(int32_t sequences, int32_t prompt) {
         hash = hash_tokens(host_.answers()[i].sequences[0].tokens, hash);
     }
     Json json;
-    json.add("full_s", full_s).add("full_tokens", full_tokens).hash("hash", hash);
+    json.add("full_s", std::accumulate(passes_s.begin(), passes_s.end(), 0.0));
+    json.add("full_tokens", static_cast<double>(passes_s.size()) * sequences);
+    json.add("pass_s", percentile(passes_s, 0.5)).hash("hash", hash);
     if (options_.phases) {
         std::string trace = host_.trace();
         std::replace(trace.begin(), trace.end(), '\n', ' ');  // an answer is a line
