@@ -15,7 +15,7 @@ from sides import Bench, Side
 
 NEW_TOKENS = 64
 STEP = 2048                 # contexts of the measured model: multiples of this, up to its limit
-LAYERS = (1, 4)             # of the tiny models
+LAYERS = (1, 2)             # of the tiny models
 TINY_LIMIT = 131072
 TINY_CONTEXTS = (1024, 8192, 32768, 65536, TINY_LIMIT - NEW_TOKENS)
 

@@ -13,7 +13,9 @@ import subprocess
 from figures import Section, Table, say, short, summary
 from sides import HERE, Bench
 
-SHOWN = {"bench_linear": "^linear (Q4_1|Q8_0|Q4_K|Q6_K|F16)/|^quantize/"}  # of these, only what matches
+SHOWN = {  # of these, only what matches
+    "bench_linear": "^linear (Q4_1|Q8_0|Q4_K|Q6_K|F16)/|^quantize/",
+    "bench_attention": "^attend .*context:(512|8192)/rows:./layers:1$|^attend_shuffled f16-f16/.*context:8192/|^write_kv"}
 MIN_TIME_S = 0.02
 RATES = ("GMAC/s", "Gvalue/s")  # counters that say more than a time
 
