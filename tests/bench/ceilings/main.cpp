@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -134,50 +135,47 @@ void read_lines(const char* from, size_t bytes) {
 
 // ---- Threads --------------------------------------------------------------------------------------------------------
 
-// Seconds in which `threads` of them run body(index), from when all are there until all are done.
-template <class Body>
-double timed(int threads, const Body& body) {
+// Pieces per second of `threads` that all begin together and go on for so long: piece(index, count) is one's count'th.
+template <class Piece>
+double rate(int threads, const Piece& piece) {
     std::atomic<int> waiting{threads};
-    std::vector<double> begins(static_cast<size_t>(threads)), ends(begins);
+    std::vector<double> rates(static_cast<size_t>(threads));
     const auto work = [&](int index) {
         waiting--;
         while (waiting > 0) _mm_pause();
-        begins[static_cast<size_t>(index)] = now_s();
-        body(index);
-        ends[static_cast<size_t>(index)] = now_s();
+        const double begin_s = now_s();
+        double seconds = 0;
+        int64_t count = 0;
+        while (seconds < measured_s) {
+            piece(index, count++);
+            seconds = now_s() - begin_s;
+        }
+        rates[static_cast<size_t>(index)] = static_cast<double>(count) / seconds;
     };
     std::vector<std::thread> others;
     for (int index = 1; index < threads; index++) others.emplace_back(work, index);
     work(0);
     for (std::thread& other : others) other.join();
-    return *std::max_element(ends.begin(), ends.end()) - *std::min_element(begins.begin(), begins.end());
-}
-
-// Work per second: run(index, amount) does `amount` of it; how much takes measured_s is found first.
-template <class Run>
-double rate(int threads, const Run& run) {
-    int64_t amount = 1;
-    double seconds = 0;
-    while ((seconds = timed(threads, [&](int index) { run(index, amount); })) < measured_s / 8) amount *= 2;
-    amount = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(amount) * measured_s / seconds));
-    seconds = timed(threads, [&](int index) { run(index, amount); });
-    return static_cast<double>(amount) * threads / seconds;
+    return std::accumulate(rates.begin(), rates.end(), 0.0);
 }
 
 double int8_rate(const std::string& name, int threads) {
+    constexpr int64_t rounds = 10000;  // some tenths of a millisecond
     for (const Int8& kernel : int8_kernels()) {
         if (name != kernel.name || !kernel.there) continue;
-        const double of_round = static_cast<double>(kernel.run(1));
-        return of_round * rate(threads, [&](int, int64_t rounds) { kernel.run(rounds); });
+        const double of_piece = static_cast<double>(kernel.run(1) * rounds);
+        return of_piece * rate(threads, [&](int, int64_t) { kernel.run(rounds); });
     }
     give_up("'" + name + "' is not there");
 }
 
 double read_rate(const Buffer& buffer, int threads) {
-    const size_t part = Buffer::bytes / static_cast<size_t>(threads) / line_bytes * line_bytes;
-    return static_cast<double>(part) * rate(threads, [&](int index, int64_t times) {
-               for (int64_t i = 0; i < times; i++)
-                   read_lines(buffer.data + static_cast<size_t>(index) * part, part);
+    constexpr size_t piece = size_t{4} << 20;
+    const size_t pieces = Buffer::bytes / static_cast<size_t>(threads) / piece;  // of each thread
+    if (pieces == 0) give_up("too many threads");
+    return static_cast<double>(piece) * rate(threads, [&](int index, int64_t count) {
+               const size_t place = static_cast<size_t>(index) * pieces + static_cast<size_t>(count) % pieces;
+               read_lines(buffer.data + place * piece, piece);
            });
 }
 
