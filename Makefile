@@ -38,12 +38,13 @@ simulate: ## drive the engine with a fake model through random workloads, each s
 	@$(call compile,simulate)
 	@$(build)/simulate --steps $(or $(STEPS),1000000) --seed $(or $(SEED),1)
 
-bench: ## measure speed beside llama.cpp and print a table (PEER=0 without llama.cpp, THREADS=2, RUNS=5)
+bench: ## measure speed beside llama.cpp, against the machine; prints tables (SECTIONS=speed,kv PEER=0 THREADS=2 RUNS=5)
 	@$(tools)/setup.sh test
 	@$(MAKE) --no-print-directory --silent $(configured)
-	@$(call compile,treadle_bench)
+	@$(call compile,benches)
 	@model=$$(examples/fetch_model.sh) && tests/bench/bench.py $(build) --model "$$model" \
-		$(if $(PEER),--peer "$(PEER)") $(if $(THREADS),--threads "$(THREADS)") $(if $(RUNS),--runs "$(RUNS)")
+		$(if $(SECTIONS),--sections "$(SECTIONS)") $(if $(PEER),--peer "$(PEER)") $(if $(THREADS),--threads "$(THREADS)") \
+		$(if $(RUNS),--runs "$(RUNS)")
 
 bench-serving: ## measure serving: memory, batching, latency, budgets; prints tables (ONLY=waste,budget RUNS=3 STEPS=10000 THREADS=2)
 	@$(tools)/setup.sh test

@@ -109,9 +109,9 @@ void register_tier(const char* tier, void (*attend)(benchmark::State&, Pair, boo
     for (const Pair pair : pairs) {
         const std::string name =
             std::string(kv_type_name(pair.keys)) + "-" + kv_type_name(pair.values) + "/" + tier;
-        contexts(benchmark::RegisterBenchmark(("attend/" + name).c_str(), attend, pair, false));
-        contexts(benchmark::RegisterBenchmark(("attend_shuffled/" + name).c_str(), attend, pair, true));
-        benchmark::RegisterBenchmark(("write_kv/" + name).c_str(), write, pair);
+        contexts(benchmark::RegisterBenchmark(("attend " + name).c_str(), attend, pair, false));
+        contexts(benchmark::RegisterBenchmark(("attend_shuffled " + name).c_str(), attend, pair, true));
+        benchmark::RegisterBenchmark(("write_kv " + name).c_str(), write, pair);
     }
 }
 

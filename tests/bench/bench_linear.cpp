@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "../support/whole_weight.h"
@@ -62,6 +64,14 @@ struct Weights {
     std::vector<test::WholeWeight> packed;
 };
 
+// Packing takes longer than measuring, so all benches of a shape, whatever their tiers and rows, share its weights.
+const Weights& weights_of(TensorType type, int64_t rows, int64_t columns) {
+    static std::map<std::tuple<TensorType, int64_t, int64_t>, std::unique_ptr<Weights>> made;
+    std::unique_ptr<Weights>& weights = made[{type, rows, columns}];
+    if (!weights) weights = std::make_unique<Weights>(type, rows, columns);
+    return *weights;
+}
+
 struct Activations {
     Activations(int32_t rows, int32_t columns)
         : f32(static_cast<size_t>(rows) * static_cast<size_t>(columns)), q(f32.size()),
@@ -86,7 +96,7 @@ void matrix(benchmark::State& state) {
     const auto outputs = static_cast<int32_t>(state.range(0));
     const auto columns = static_cast<int32_t>(state.range(1));
     const auto rows = static_cast<int32_t>(state.range(2));
-    const Weights weights(type, outputs, columns);
+    const Weights& weights = weights_of(type, outputs, columns);
     const Activations activations(rows, columns);
     std::vector<float> out(static_cast<size_t>(rows) * static_cast<size_t>(outputs));
     size_t turn = 0;
@@ -137,7 +147,7 @@ void head_shapes(benchmark::internal::Benchmark* bench) {
 }  // namespace
 
 #define TREADLE_BENCH_LINEAR(tier, type, shapes) \
-    BENCHMARK(matrix<CpuTier::tier, TensorType::type>)->Name("linear " #tier " " #type)->Apply(shapes)
+    BENCHMARK(matrix<CpuTier::tier, TensorType::type>)->Name("linear " #type "/" #tier)->Apply(shapes)
 #define TREADLE_BENCH_TIER(tier)                          \
     TREADLE_BENCH_LINEAR(tier, Q4_1, smol_shapes);        \
     TREADLE_BENCH_LINEAR(tier, Q4_0, smol_shapes);        \
@@ -152,6 +162,6 @@ void head_shapes(benchmark::internal::Benchmark* bench) {
     TREADLE_BENCH_LINEAR(tier, MXFP4, block_256_shapes);  \
     TREADLE_BENCH_LINEAR(tier, F16, block_256_shapes);    \
     TREADLE_BENCH_LINEAR(tier, F32, block_256_shapes);    \
-    BENCHMARK(quantization<CpuTier::tier>)->Name("quantize " #tier " 1536");
+    BENCHMARK(quantization<CpuTier::tier>)->Name("quantize/" #tier)->Arg(1536);
 
 TREADLE_CPU_TIERS(TREADLE_BENCH_TIER)

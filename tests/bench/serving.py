@@ -21,7 +21,8 @@ import sys
 import tempfile
 import xml.dom.minidom
 
-from bench import load_average, processor, say
+from figures import say
+from machine import load_average, processor
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -2,26 +2,14 @@
 #include "host.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <thread>
 
 namespace treadle::bench {
 
-double now_s() {
-    const auto since = std::chrono::steady_clock::now().time_since_epoch();
-    return std::chrono::duration<double>(since).count();
-}
-
-void sleep_until(double time_s) {
-    const double left_s = time_s - now_s();
-    if (left_s > 0) std::this_thread::sleep_for(std::chrono::duration<double>(left_s));
-}
-
 void give_up(const std::string& why) {
-    std::fprintf(stderr, "serving bench: %s\n", why.c_str());
+    std::fprintf(stderr, "bench: %s\n", why.c_str());
     std::exit(1);
 }
 
@@ -147,6 +135,14 @@ void Host::release(size_t answer) {
     check(engine_release(engine_, answers_[answer].id));
 }
 
+engine_info Host::about() const {
+    const Checked check;
+    engine_info info;
+    check(engine_info_init(&info, sizeof info));
+    check(engine_get_info(engine_, &info));
+    return info;
+}
+
 engine_stats Host::stats() {
     const Checked check;
     engine_stats stats;
@@ -173,16 +169,22 @@ std::vector<int32_t> Host::sequence_tokens(size_t answer, int32_t sequence) {
     return tokens;
 }
 
-void Host::write_trace(const std::string& path) {
-    std::ofstream file(path, std::ios::binary);
+std::string Host::trace() {
+    std::string json;
     const Checked check;
     check(engine_trace_write(
         engine_,
         [](void* user, const void* bytes, size_t size) -> int32_t {
-            auto& out = *static_cast<std::ofstream*>(user);
-            return out.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size)) ? 0 : 1;
+            static_cast<std::string*>(user)->append(static_cast<const char*>(bytes), size);
+            return 0;
         },
-        &file));
+        &json));
+    return json;
+}
+
+void Host::write_trace(const std::string& path) {
+    std::ofstream file(path, std::ios::binary);
+    file << trace();
     file.close();
     if (!file) give_up(path + " cannot be written");
 }

@@ -1,5 +1,5 @@
-// A host for the serving benches: it owns an engine, steps it, polls it, and notes when which token came. Used by every scenario;
-// it calls engine.h alone, as any program that links the library would.
+// A host for the benches: it owns an engine, steps it, polls it, and notes when which token came. Used by every scenario; it
+// calls engine.h alone, as any program that links the library would.
 //
 // Invariant: a token's time is taken right after the poll that handed it over, so it is when a user could have seen it.
 #pragma once
@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
+#include "clock.h"
+
 namespace treadle::bench {
 
 constexpr int32_t block_tokens = 16;
 
-double now_s();
-void sleep_until(double time_s);
 [[noreturn]] void give_up(const std::string& why);
 
 // Ends the program on a failure: a benchmark has nothing to save.
@@ -83,11 +83,13 @@ public:
     const std::vector<Answer>& answers() const { return answers_; }
     Answer& answer(size_t i) { return answers_[i]; }
     const std::vector<size_t>& live() const { return live_; }  // places of the unfinished, in order
+    engine_info about() const;
     engine_stats stats();
     engine_request_info info(size_t answer);
     std::vector<int32_t> sequence_tokens(size_t answer, int32_t sequence);
-    void write_trace(const std::string& path);  // as far as engine_params.trace_events reaches
-    double step_s() const { return step_s_; }   // wall time of the last engine_step alone
+    std::string trace();  // JSON, as far as engine_params.trace_events reaches
+    void write_trace(const std::string& path);
+    double step_s() const { return step_s_; }  // wall time of the last engine_step alone
 
 private:
     engine_status enter(const Ask& ask, engine_error* error);

@@ -37,17 +37,36 @@ std::string Flags::text(std::string_view name, const std::string& otherwise) con
     return value == nullptr ? otherwise : *value;
 }
 
-LoadedModel::LoadedModel(const std::string& path, int32_t threads) {
+namespace {
+
+bool is_random(const std::string& path, test::TinyLlamaOptions* shape) {
+    if (path == "--tiny") {
+        shape->layers = 1;
+        shape->context = 8192;
+        return true;
+    }
+    if (path.rfind("random:", 0) != 0) return false;
+    int end = 0;
+    if (std::sscanf(path.c_str(), "random:%u,%u,%u,%u,%u,%u,%u,%u%n", &shape->layers, &shape->hidden,
+                    &shape->heads, &shape->kv_heads, &shape->head_dim, &shape->feed_forward,
+                    &shape->vocabulary, &shape->context, &end) != 8 ||
+        static_cast<size_t>(end) != path.size())
+        give_up("not a shape: " + path);
+    return true;
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(const std::string& path, int32_t threads, int32_t cpu_code) {
     Checked check;
     engine_model_params params;
     check(engine_model_params_init(&params, sizeof params));
     params.threads = threads;
-    if (path == "--tiny") {
-        test::TinyLlamaOptions options;
-        options.layers = 1;
-        options.context = 8192;
-        options.set_all(TensorType::Q4_1);
-        const test::Bytes file = test::tiny_llama(7, options).bytes();
+    params.cpu_code = cpu_code;
+    test::TinyLlamaOptions shape;
+    if (is_random(path, &shape)) {
+        shape.set_all(TensorType::Q4_1);
+        const test::Bytes file = test::tiny_llama(7, shape).bytes();
         check(engine_model_load_memory(file.data(), file.size(), &params, &model_, check));
     } else {
         check(engine_model_load_file(path.c_str(), &params, &model_, check));

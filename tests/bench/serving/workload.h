@@ -1,4 +1,4 @@
-// What the serving benches share beside the host: the command line, models, lengths as in chat logs, percentiles, and the one
+// What the benches share beside the host: the command line, models, lengths as in chat logs, percentiles, and the one
 // line of JSON that a scenario prints. Everything random is a function of a seed, so that two runs do the same work.
 #pragma once
 
@@ -32,14 +32,16 @@ private:
 };
 
 // A model file, or with "--tiny" a random model of one narrow layer: its passes cost next to nothing, and what the engine does
-// around them is all that is left.
+// around them is all that is left. "random:layers,hidden,heads,kv_heads,head_dim,feed_forward,vocabulary,context" is a random
+// model of that shape in Q4_1.
 class LoadedModel {
 public:
-    LoadedModel(const std::string& path, int32_t threads);
+    LoadedModel(const std::string& path, int32_t threads, int32_t cpu_code = ENGINE_CPU_AUTOMATIC);
     ~LoadedModel() { engine_model_free(model_); }
     LoadedModel(const LoadedModel&) = delete;
     LoadedModel& operator=(const LoadedModel&) = delete;
     engine_model* handle() const { return model_; }
+    const engine_model_info& info() const { return info_; }
     int32_t vocabulary() const { return info_.vocabulary; }
     int32_t context() const { return info_.context_length; }
 
