@@ -16,7 +16,7 @@ namespace {
 struct Compiled {
     explicit Compiled(const TinyShape& shape) : memory(heap.hooks()), plan(&memory.other) {
         Error error;
-        REQUIRE(make_cpu_weight_store(CpuTier::scalar, {}, memory, &store, &error) == Status::OK);
+        REQUIRE(make_cpu_weight_store(CpuTier::scalar, memory, &store, &error) == Status::OK);
         const Program program = tiny_program(shape, *store, &memory.other, 1);
         REQUIRE(plan.compile(program, static_cast<const CpuWeightStore&>(*store), &error) == Status::OK);
     }
