@@ -1,6 +1,8 @@
 // The CPU backend: plan, buffers and cursor put together behind the interface of ops/backend.h.
 #include "cpu/cpu_backend.h"
 
+#include <algorithm>
+
 #include "base/float16.h"
 #include "base/limits.h"
 #include "cpu/pass_buffers.h"
@@ -33,6 +35,7 @@ public:
 private:
     Cut cut_copies() const;
     Cut cut_attend(const Region& region) const;
+    Cut cut(const Region& region) const;
     static void run_tile(void* context, int32_t region, int32_t tile, int32_t thread);
 
     const CpuWeightStore& store_;
@@ -142,10 +145,19 @@ Cut CpuBackend::cut_copies() const {
 }
 
 Cut CpuBackend::cut_attend(const Region& region) const {
-    const auto& op = std::get<Attend>(plan_.steps[static_cast<size_t>(region.first_step)].op);
+    const auto& op = std::get<Attend>(plan_.steps_of(region).front().op);
+    const GroupPass& group = buffers_.groups[static_cast<size_t>(op.group)];
     Cut cut;
-    cut.tiles = buffers_.groups[static_cast<size_t>(op.group)].tiles;
+    cut.ranges = plan_.kv_heads;
+    cut.row_blocks = group.unit_count;
+    cut.tiles = group.tiles;
     return cut;
+}
+
+Cut CpuBackend::cut(const Region& region) const {
+    if (region.kind == RegionKind::copies) return cut_copies();
+    if (region.kind == RegionKind::attend) return cut_attend(region);
+    return plan_.cut(region, buffers_.dims, store_.kernels().rates, params_.threads);
 }
 
 Status CpuBackend::begin(const PassInput& input, Dims dims) {
@@ -154,14 +166,15 @@ Status CpuBackend::begin(const PassInput& input, Dims dims) {
     under_way_ = true;
     has_results_ = false;
     buffers_.cut_attention(plan_, store_.kernels().rates, params_.threads);
+    int32_t counters = 0;
     for (size_t i = 0; i < plan_.regions.size(); ++i) {
         const Region& region = plan_.regions[i];
-        switch (region.kind) {
-            case RegionKind::copies: cuts_[i] = cut_copies(); break;
-            case RegionKind::attend: cuts_[i] = cut_attend(region); break;
-            default: cuts_[i] = plan_.cut(region, dims, store_.kernels().rates, params_.threads); break;
-        }
+        cuts_[i] = cut(region);
         tiles_[i] = cuts_[i].tiles;
+        if (!region.has_epilogue()) continue;
+        cuts_[i].first_counter = counters;
+        std::fill_n(buffers_.unfinished.data() + counters, cuts_[i].row_blocks, cuts_[i].ranges);
+        counters += cuts_[i].row_blocks;
     }
     cursor_->begin(tiles_);
     return Status::OK;

@@ -8,9 +8,7 @@
 
 #include <cstdint>
 
-#include "cpu/kernels.h"
-
-#define TREADLE_LANES_WORD [[gnu::always_inline]] static inline
+#include "cpu/lanes.h"
 
 namespace treadle::cpu::avx512 {
 

@@ -4,23 +4,11 @@
 
 #include "cpu/lanes_avx512.h"
 
-#if defined(__clang__)
-#define TREADLE_UNROLL _Pragma("unroll")
-#else
-#define TREADLE_UNROLL _Pragma("GCC unroll 8")
-#endif
-
 namespace treadle::cpu::avx512 {
 
-// Rows of activations that meet a panel at once: what registers hold. Results do not depend on it. Under a
-// sanitizer smaller tiles compile in a minute instead of many.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int32_t tile_rows = 2;
-#else
-constexpr int32_t tile_rows = 8;
-#endif
+constexpr int32_t tile_rows = tile_rows_of(8);
 
-constexpr bool dots_have_16_bits = false;
+#include "cpu/lanes_dot_bytes.inl"
 
 TREADLE_LANES_WORD I32x16 load_line(const uint8_t* from) { return {_mm512_load_si512(from)}; }
 
@@ -32,28 +20,8 @@ TREADLE_LANES_WORD I32x16 load_add_pairs(const int32_t* from) {
     return {_mm512_add_epi32(_mm512_permutex2var_epi32(a, even, b), _mm512_permutex2var_epi32(a, odd, b))};
 }
 
-struct Dot {
-    __m512i total;
-};
-
-TREADLE_LANES_WORD Dot dot_zero() { return {_mm512_setzero_si512()}; }
-
 TREADLE_LANES_WORD Dot dot(Dot sum, I32x16 codes, const int8_t* four) {
-    int32_t bits;
-    __builtin_memcpy(&bits, four, 4);
-    return {_mm512_dpbusd_epi32(sum.total, codes.at, _mm512_set1_epi32(bits))};
-}
-
-constexpr int32_t byte_planes = 1;
-
-template <int32_t plane>
-TREADLE_LANES_WORD I32x16 plane_of(I32x16 bytes) {
-    return bytes;
-}
-
-template <int32_t plane>
-TREADLE_LANES_WORD I32x16 finish(Dot sum) {
-    return {sum.total};
+    return {{_mm512_dpbusd_epi32(sum.total.at, codes.at, _mm512_set1_epi32(bits_of_four(four)))}};
 }
 
 struct Table16 {

@@ -10,13 +10,13 @@
 
 #include "cpu/lanes_scalar.h"
 
-#define TREADLE_UNROLL  // loops over the rows of a tile: only where their values live in registers
-
 namespace treadle::cpu::scalar {
 
 constexpr int32_t tile_rows = 1;
 
-constexpr bool dots_have_16_bits = false;
+// What a tier multiplies bytes as and how it sums: dots_have_16_bits, byte_planes, Dot. Codes of 8 bits meet the activations as
+// one plane or more, each with its own Dot of at most 8 quads; the finished planes add up to the dot of the bytes.
+#include "cpu/lanes_dot_bytes.inl"
 
 TREADLE_LANES_WORD I32x16 load_line(const uint8_t* from) {  // 64 bytes, 64-byte aligned
     I32x16 r;
@@ -31,12 +31,6 @@ TREADLE_LANES_WORD I32x16 load_add_pairs(const int32_t* from) {
     return r;
 }
 
-struct Dot {
-    I32x16 total;
-};
-
-TREADLE_LANES_WORD Dot dot_zero() { return {set1(0)}; }
-
 TREADLE_LANES_WORD Dot dot(Dot sum, I32x16 codes, const int8_t* four) {
     TREADLE_EACH_LANE {
         const auto bytes = static_cast<uint32_t>(codes.at[lane]);
@@ -46,20 +40,6 @@ TREADLE_LANES_WORD Dot dot(Dot sum, I32x16 codes, const int8_t* four) {
         sum.total.at[lane] += static_cast<int32_t>(bytes >> 24) * four[3];
     }
     return sum;
-}
-
-// Codes of 8 bits meet the activations as one plane or more, each with its own Dot of at most 8 quads; the
-// finished planes add up to the dot of the bytes.
-constexpr int32_t byte_planes = 1;
-
-template <int32_t plane>
-TREADLE_LANES_WORD I32x16 plane_of(I32x16 bytes) {
-    return bytes;
-}
-
-template <int32_t plane>
-TREADLE_LANES_WORD I32x16 finish(Dot sum) {
-    return sum.total;
 }
 
 struct Table16 {

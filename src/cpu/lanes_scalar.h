@@ -1,6 +1,6 @@
 // The vocabulary of 16 lanes in plain C++: the meaning of every word. Each kernel of src/cpu is written
-// once over these words and compiled per tier, inside the namespace of that tier; lanes_avx2.h and
-// lanes_avx512.h say the same words for their tiers.
+// once over these words and compiled per tier, inside the namespace of that tier; lanes_sse41.h,
+// lanes_256.inl and lanes_avx512.h say the same words for other tiers.
 //
 // Invariant: for equal inputs every tier's word gives equal bits, except that of a NaN only the fact is
 // promised. Words need rounding to nearest and no flushing of subnormals (MXCSR 0x1F80). A mask is an
@@ -13,9 +13,7 @@
 
 #include "base/exact_fma.h"
 #include "base/float16.h"
-#include "cpu/kernels.h"
-
-#define TREADLE_LANES_WORD [[gnu::always_inline]] static inline
+#include "cpu/lanes.h"
 
 // Kept as loops: unrolled, the kernels would take minutes to compile.
 #if defined(__clang__)

@@ -109,13 +109,16 @@ void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims li
     gate_up = floats(Value::gate_up);
     logits = AlignedArray<float>(memory, logit_row_count * static_cast<size_t>(plan.vocabulary));
     results = AlignedArray<RowResult>(memory, logit_row_count);
-    const size_t act_values = rows * static_cast<size_t>(plan.act_columns_max);
-    if (plan.uses_quantized) {
-        act_q = AlignedArray<int8_t>(memory, act_values);
-        act_scale = AlignedArray<float>(memory, act_values / 32 + 1);
-        act_sum = AlignedArray<int32_t>(memory, act_values / 16 + 1);
+    for (size_t i = 0; i < 2; ++i) {
+        const size_t values = rows * static_cast<size_t>(plan.act_columns_max[i]);
+        if (plan.uses_quantized) {
+            acts[i].q = AlignedArray<int8_t>(memory, values);
+            acts[i].scale = AlignedArray<float>(memory, values / 32 + 1);
+            acts[i].sum = AlignedArray<int32_t>(memory, values / 16 + 1);
+        }
+        if (plan.uses_f32) acts[i].f32 = AlignedArray<float>(memory, values);
     }
-    if (plan.uses_f32) act_f32 = AlignedArray<float>(memory, act_values);
+    unfinished = AlignedArray<int32_t>(memory, static_cast<size_t>(plan.row_blocks_max(limit.tokens)));
 
     tokens = AlignedArray<int32_t>(memory, rows);
     logit_rows = AlignedArray<int32_t>(memory, logit_row_count);
@@ -141,9 +144,10 @@ void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims li
         positions_max = std::max(positions_max, cache.blocks * block_tokens);
     }
 
+    const auto act_columns = static_cast<size_t>(std::max(plan.act_columns_max[0], plan.act_columns_max[1]));
     row_scratch_at =
         round_up_64(attention_scratch_bytes({plan.heads, plan.kv_heads, plan.head_dim}, positions_max));
-    scratch_stride = row_scratch_at + round_up_64(static_cast<size_t>(plan.act_columns_max) * sizeof(float));
+    scratch_stride = row_scratch_at + round_up_64(act_columns * sizeof(float));
     scratch = AlignedArray<std::byte>(memory, scratch_stride * static_cast<size_t>(threads));
 }
 
@@ -270,16 +274,17 @@ float* PassBuffers::value(Value of) {
     }
 }
 
-Act PassBuffers::act_rows(int32_t first_row, int32_t columns) {
-    const size_t offset = static_cast<size_t>(first_row) * static_cast<size_t>(columns);
+Act PassBuffers::act_rows(const ActForm& form, int32_t first_row) {
+    ActMemory& memory = acts[form.turn];
+    const size_t offset = static_cast<size_t>(first_row) * static_cast<size_t>(form.columns);
     Act act;
-    if (act_q.data() != nullptr) {
-        act.q = act_q.data() + offset;
-        act.scale = act_scale.data() + offset / 32;
-        act.sum = act_sum.data() + offset / 16;
+    if (memory.q.data() != nullptr) {
+        act.q = memory.q.data() + offset;
+        act.scale = memory.scale.data() + offset / 32;
+        act.sum = memory.sum.data() + offset / 16;
     }
-    if (act_f32.data() != nullptr) act.f32 = act_f32.data() + offset;
-    act.columns = columns;
+    if (memory.f32.data() != nullptr) act.f32 = memory.f32.data() + offset;
+    act.columns = form.columns;
     return act;
 }
 

@@ -2,7 +2,7 @@
 // cache. All of it is allocated by build and kv_create; begin fills in the input after checking it.
 //
 //     value        residual  qkv  attended  delta  gate_up       (tokens, columns) f32, row-major
-//     act          q (tokens, columns) · scale (tokens, columns / 32) · sum (tokens, columns / 16)
+//     act, twice   q (tokens, columns) · scale (tokens, columns / 32) · sum (tokens, columns / 16)
 //                  and, or instead, f32 (tokens, columns)
 //     logits       (logit_rows, vocabulary) f32, results (logit_rows)
 //     cache        slabs of blocks, each | per group: keys (layers, blocks of the slab, block_bytes) | values likewise |
@@ -65,6 +65,13 @@ struct GroupPass {
     int32_t tiles = 0;
 };
 
+struct ActMemory {
+    AlignedArray<int8_t> q;
+    AlignedArray<float> scale;
+    AlignedArray<int32_t> sum;
+    AlignedArray<float> f32;
+};
+
 class PassBuffers {
 public:
     explicit PassBuffers(std::pmr::memory_resource* other) : caches(other), groups(other), slabs_(other) {}
@@ -87,7 +94,7 @@ public:
     void cut_attention(const PassPlan& plan, const Rates& rates, int32_t threads);
 
     float* value(Value of);
-    Act act_rows(int32_t first_row, int32_t columns);
+    Act act_rows(const ActForm& form, int32_t first_row);
     std::byte* attention_scratch(int32_t thread) {
         return scratch.data() + scratch_stride * static_cast<size_t>(thread);
     }
@@ -103,11 +110,10 @@ public:
     AlignedArray<float> delta;
     AlignedArray<float> gate_up;
     AlignedArray<float> logits;
-    AlignedArray<int8_t> act_q;
-    AlignedArray<float> act_scale;
-    AlignedArray<int32_t> act_sum;
-    AlignedArray<float> act_f32;
+    ActMemory acts[2];
     AlignedArray<RowResult> results;
+    AlignedArray<int32_t>
+        unfinished;  // (blocks of rows with an epilogue) parts of each; Cut says where a region's are
 
     AlignedArray<int32_t> tokens;
     AlignedArray<int32_t> logit_rows;

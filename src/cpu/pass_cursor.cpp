@@ -3,6 +3,7 @@
 #include "cpu/pass_cursor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/float_mode.h"
 
@@ -42,11 +43,16 @@ Status PassCursor::start_threads(std::pmr::memory_resource* memory, Error* error
     return ThreadPool::create(memory, params_.threads, attempt, this, &pool_, error);
 }
 
-// The first region at or after `region` that has tiles; their number where the pass ends.
+// The first region at or after `region` that has tiles; the number of regions where the pass ends.
 int32_t PassCursor::following(int32_t region) const {
     const auto regions = static_cast<int32_t>(tiles_.size());
     while (region < regions && tiles_[static_cast<size_t>(region)] == 0) ++region;
     return region;
+}
+
+int32_t PassCursor::tiles_of(int32_t region) const {
+    const auto index = static_cast<size_t>(region);
+    return index == tiles_.size() ? 0 : tiles_[index];
 }
 
 void PassCursor::begin(std::span<const int32_t> tiles) {
@@ -58,8 +64,7 @@ void PassCursor::begin(std::span<const int32_t> tiles) {
     }
     done_.store(0, std::memory_order_relaxed);
     const int32_t first = following(0);
-    const int32_t left = first < static_cast<int32_t>(tiles_.size()) ? tiles_[static_cast<size_t>(first)] : 0;
-    cursor_.store(pack(next_generation(cursor_.load()), first, left));
+    cursor_.store(pack(next_generation(cursor_.load()), first, tiles_of(first)));
 }
 
 bool PassCursor::is_complete() const {
@@ -79,34 +84,27 @@ bool PassCursor::claim(int32_t only, Claim* out) {
     return false;
 }
 
-// Ends a tile. Who ends the last one of a region opens the next region, and with go_on claims its first
-// tile at once.
-bool PassCursor::finish(const Claim& ended, bool go_on, Claim* next) {
+// Ends a tile. Who ends the last one of a region opens the next region.
+void PassCursor::finish(const Claim& ended) {
     // Read before done_ counts this tile: after that the pass may be over and another begun.
     const int64_t end = ends_[static_cast<size_t>(ended.region)];
     const int32_t region = following(ended.region + 1);
-    const bool is_last_region = region == static_cast<int32_t>(tiles_.size());
-    const int32_t tiles = is_last_region ? 0 : tiles_[static_cast<size_t>(region)];
-    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 != end) return false;
+    const int32_t tiles = tiles_of(region);
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 != end) return;
 
-    const bool claims = go_on && tiles > 0;
-    const int32_t left = claims ? tiles - 1 : tiles;
     uint64_t expected = pack(ended.generation, ended.region, 0);
-    if (!cursor_.compare_exchange_strong(expected, pack(ended.generation, region, left)))
-        return false;  // abandoned
-    if (left > 0 && pool_ != nullptr) pool_->notify();
-    if (claims) *next = {ended.generation, region, 0};
-    return claims;
+    if (!cursor_.compare_exchange_strong(expected, pack(ended.generation, region, tiles)))
+        return;  // abandoned
+    if (tiles > 1 && pool_ != nullptr) pool_->notify();
 }
 
 bool PassCursor::attempt(void* cursor, int32_t thread) {
     auto* self = static_cast<PassCursor*>(cursor);
-    Claim now;
-    if (!self->claim(any_region, &now)) return false;
+    Claim claimed;
+    if (!self->claim(any_region, &claimed)) return false;
     FloatMode mode;
-    do {
-        self->job_.run(self->job_.context, now.region, now.tile, thread);
-    } while (self->finish(now, self->pool_->is_open_for(thread), &now));
+    self->job_.run(self->job_.context, claimed.region, claimed.tile, thread);
+    self->finish(claimed);
     return true;
 }
 
@@ -130,27 +128,30 @@ AdvanceResult PassCursor::advance_with_pool(int64_t deadline_ns, int32_t threads
 // Runs tiles until the pass is complete or the deadline is reached, but at least one if there is one to claim. Where the
 // last tiles of a region are in workers' hands it waits for them, until the deadline: the worker brings the pass forward.
 void PassCursor::run_on_caller(int64_t deadline_ns, int64_t now) {
-    FloatMode mode;
     Backoff backoff;
-    bool claimed = false;
-    Claim mine;
     while (true) {
-        if (!claimed && !claim(any_region, &mine)) {
+        if (run_tile(&now)) {
+            if (now >= deadline_ns) return;
+            backoff = {};
+        } else {
             if (is_complete()) return;
             backoff.turn(deadline_ns == INT64_MAX);
-            if (deadline_ns != INT64_MAX && params_.clock.now() >= deadline_ns) return;
-            continue;
+            now = params_.clock.now();  // waiting is no part of the next tile's time
+            if (now >= deadline_ns) return;
         }
-        if (backoff.turns() > 0) now = params_.clock.now();  // waiting is no part of the tile's time
-        backoff = {};
-        job_.run(job_.context, mine.region, mine.tile, 0);
-        const int64_t before = now;
-        now = params_.clock.now();
-        worst_tile_ns_ = std::max(worst_tile_ns_, now - before);
-        const bool go_on = now < deadline_ns;
-        claimed = finish(mine, go_on, &mine);
-        if (!go_on) return;
     }
+}
+
+// One tile on the calling thread; false where there is none to claim. `now` is when it began, then when it ended.
+bool PassCursor::run_tile(int64_t* now) {
+    Claim mine;
+    if (!claim(any_region, &mine)) return false;
+    FloatMode mode;
+    job_.run(job_.context, mine.region, mine.tile, 0);
+    finish(mine);
+    const int64_t began = std::exchange(*now, params_.clock.now());
+    worst_tile_ns_ = std::max(worst_tile_ns_, *now - began);
+    return true;
 }
 
 // What the bodies of one call of the hook share.
@@ -186,7 +187,7 @@ void PassCursor::hook_body(void* run, int32_t index) {
     while (!self->stop.load(std::memory_order_relaxed) && cursor.claim(self->region, &mine)) {
         cursor.job_.run(cursor.job_.context, mine.region, mine.tile, index);
         now = self->read_clock(now, true);
-        cursor.finish(mine, false, &mine);
+        cursor.finish(mine);
     }
 }
 
@@ -200,20 +201,9 @@ AdvanceResult PassCursor::advance_with_hook(int64_t deadline_ns, int32_t threads
             now = params_.clock.now();
         }
         // One tile is not worth a call of the hook; and a host that ran no body must not stop the pass.
-        if (cursor_.load(std::memory_order_acquire) == before) now = run_tile_on_caller(now);
+        if (cursor_.load(std::memory_order_acquire) == before) run_tile(&now);
     } while (!is_complete() && now < deadline_ns);
     return {Status::OK, is_complete() ? PassState::done : PassState::more, worst_tile_ns_};
-}
-
-int64_t PassCursor::run_tile_on_caller(int64_t now) {
-    FloatMode mode;
-    Claim mine;
-    if (!claim(any_region, &mine)) return now;
-    job_.run(job_.context, mine.region, mine.tile, 0);
-    const int64_t after = params_.clock.now();
-    worst_tile_ns_ = std::max(worst_tile_ns_, after - now);
-    finish(mine, false, &mine);
-    return after;
 }
 
 void PassCursor::abandon() {

@@ -8,8 +8,6 @@
 //     done     tiles of the pass that are complete; region r is complete when it reaches ends[r]
 //
 // - Any thread may run any tile, so a slow or preempted core holds up the one tile it has, and no more.
-// - Who ends a region's last tile goes on with the next region's first: small regions of one tile follow
-//   one another on the same thread, without a barrier.
 // - A stale claim fails: the generation changes with each pass and each abandon. Nothing but the word is
 //   read before a claim.
 // - A region's writes are seen by the next: done is a chain of acquire-release additions, the last one
@@ -61,13 +59,14 @@ private:
 
     static constexpr int32_t any_region = -1;
     bool claim(int32_t only, Claim* out);
-    bool finish(const Claim& ended, bool go_on, Claim* next);
+    void finish(const Claim& ended);
     bool is_complete() const;
     AdvanceResult advance_with_pool(int64_t deadline_ns, int32_t threads);
     AdvanceResult advance_with_hook(int64_t deadline_ns, int32_t threads);
     void run_on_caller(int64_t deadline_ns, int64_t now);
-    int64_t run_tile_on_caller(int64_t now);
+    bool run_tile(int64_t* now);
     int32_t following(int32_t region) const;
+    int32_t tiles_of(int32_t region) const;
     static bool attempt(void* cursor, int32_t thread);
     static void hook_body(void* run, int32_t index);
 

@@ -2,6 +2,7 @@
 #include "cpu/pass_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/limits.h"
@@ -13,12 +14,17 @@ constexpr double shortest_tile_ns = 4'000;   // a claim costs about 0.1 us
 constexpr double longest_tile_ns = 100'000;  // a frame's deadline is met to within this
 constexpr double tiles_per_thread = 3;       // so that one slow core does not hold up a region
 constexpr double act_bytes_in_cache = 96 * 1024;
+constexpr int32_t row_tile = 8;  // that kernels take at once: blocks of rows are multiples
 constexpr int64_t tiles_of_region_max = 1 << 20;
 
 bool is_row_wise(const Op& op) {
     return std::holds_alternative<Embed>(op) || std::holds_alternative<AddNorm>(op) ||
            std::holds_alternative<RopeWrite>(op) || std::holds_alternative<Quantize>(op) ||
            std::holds_alternative<Gate>(op);
+}
+
+bool takes_row_wise(RegionKind kind) {
+    return kind == RegionKind::rows || kind == RegionKind::linear || kind == RegionKind::attend;
 }
 
 RegionKind kind_of(const Op& op) {
@@ -94,6 +100,7 @@ struct PassPlan::Compiler {
         if (producer == SIZE_MAX)
             return fail(error, Status::INTERNAL, "%s reads act before it is written", what);
         step.act.columns = plan.steps[producer].act.columns;
+        step.act.turn = plan.steps[producer].act.turn;
         return Status::OK;
     }
 
@@ -107,8 +114,10 @@ struct PassPlan::Compiler {
 
     void write_act(Step& step, int32_t columns) {
         step.act.columns = columns;
+        step.act.turn = producer == SIZE_MAX ? 0 : 1 - plan.steps[producer].act.turn;
         producer = plan.steps.size();
-        plan.act_columns_max = std::max(plan.act_columns_max, columns);
+        int32_t& most = plan.act_columns_max[step.act.turn];
+        most = std::max(most, columns);
     }
 
     Status operator()(const Embed& op, Step& step) {
@@ -241,7 +250,7 @@ Status PassPlan::compile(const Program& program, const CpuWeightStore& store, Er
     for (const Op& op : program.ops) {
         Step step(op);
         TREADLE_TRY(std::visit([&](const auto& typed) { return compiler(typed, step); }, op));
-        if (is_row_wise(op) && regions.back().kind == RegionKind::rows) {
+        if (is_row_wise(op) && takes_row_wise(regions.back().kind)) {
             ++regions.back().steps;
         } else {
             regions.push_back({kind_of(op), static_cast<int32_t>(steps.size()), 1});
@@ -268,6 +277,15 @@ int32_t PassPlan::panels(const Step& step) const {
     return last.panel + last.weight.panels();
 }
 
+int64_t PassPlan::row_blocks_max(int32_t rows) const {
+    int64_t blocks = 0;
+    for (const Region& region : regions) {
+        if (!region.has_epilogue()) continue;
+        blocks += region.kind == RegionKind::attend ? rows : (rows + row_tile - 1) / row_tile;
+    }
+    return blocks;
+}
+
 double tile_target_ns(double total_ns, int32_t threads) {
     if (threads == 1) return longest_tile_ns;
     return std::clamp(total_ns / (threads * tiles_per_thread), shortest_tile_ns, longest_tile_ns);
@@ -280,12 +298,12 @@ Cut cut_evenly(int32_t units, int32_t rows, int32_t row_step, double total_ns, i
     cut.row_step = row_step;
     if (units == 0 || rows == 0) return cut;
     cut.row_blocks = (rows + row_step - 1) / row_step;
-    const double wanted = total_ns / tile_target_ns(total_ns, threads) / cut.row_blocks;
+    double wanted = total_ns / tile_target_ns(total_ns, threads);
+    if (wanted >= threads) wanted = std::round(wanted / threads) * threads;  // equal tiles for equal threads
     const int64_t most = std::max<int64_t>(tiles_of_region_max / cut.row_blocks, 1);
-    const auto ranges = static_cast<int32_t>(
-        std::clamp(wanted + 0.5, 1.0, static_cast<double>(std::min<int64_t>(units, most))));
-    cut.unit_step = (units + ranges - 1) / ranges;
-    cut.tiles = (units + cut.unit_step - 1) / cut.unit_step * cut.row_blocks;
+    cut.ranges = static_cast<int32_t>(
+        std::clamp(wanted / cut.row_blocks + 0.5, 1.0, static_cast<double>(std::min<int64_t>(units, most))));
+    cut.tiles = cut.ranges * cut.row_blocks;
     return cut;
 }
 
@@ -299,20 +317,30 @@ double row_elements(const PassPlan& plan,
     return plan.hidden;
 }
 
+// Rows of a block. Few enough that they stay in the cache while panels stream by, that their epilogue is short, and that
+// threads share the epilogues; but not so few that these are hardly work.
+int32_t rows_of_block(int32_t rows, double act_bytes_of_row, double epilogue_ns_of_row, int32_t threads) {
+    const double blocks = std::max({rows / std::max(act_bytes_in_cache / act_bytes_of_row, 2.0 * row_tile),
+                                    rows * epilogue_ns_of_row / (longest_tile_ns / 2),
+                                    std::min(rows * epilogue_ns_of_row / shortest_tile_ns,
+                                             threads > 1 ? threads * tiles_per_thread : 1.0)});
+    const int32_t row_tiles = (rows + row_tile - 1) / row_tile;
+    return row_tile * std::max(static_cast<int32_t>(row_tiles / std::max(blocks, 1.0)), 1);
+}
+
 }  // namespace
 
 Cut PassPlan::cut(const Region& region, Dims dims, const Rates& rates, int32_t threads) const {
-    if (region.kind == RegionKind::rows) {
-        double elements = 0;
-        for (int32_t i = 0; i < region.steps; ++i) {
-            elements += row_elements(*this, steps[static_cast<size_t>(region.first_step + i)]);
-        }
-        return cut_evenly(dims.tokens, 1, 1, elements * dims.tokens / rates.elements_per_ns, threads);
-    }
     if (region.kind == RegionKind::candidates) {
         return cut_evenly(dims.logit_rows, 1, 1, 2.0 * vocabulary * dims.logit_rows / rates.elements_per_ns,
                           threads);
     }
+    const bool rows_alone = region.kind == RegionKind::rows;
+    double row_ns = 0;  // of the row-wise operations
+    for (int32_t i = rows_alone ? 0 : 1; i < region.steps; ++i)
+        row_ns +=
+            row_elements(*this, steps[static_cast<size_t>(region.first_step + i)]) / rates.elements_per_ns;
+    if (rows_alone) return cut_evenly(dims.tokens, 1, 1, row_ns * dims.tokens, threads);
 
     const Step& step = steps[static_cast<size_t>(region.first_step)];
     const int32_t rows = region.kind == RegionKind::logits ? dims.logit_rows : dims.tokens;
@@ -327,15 +355,9 @@ Cut PassPlan::cut(const Region& region, Dims dims, const Rates& rates, int32_t t
         const double compute_ns = macs / (weight.reads_f32 ? rates.float_macs_per_ns : rates.macs_per_ns);
         ns += weight.panels() * std::max(compute_ns, panel_bytes / rates.bytes_per_ns);
     }
-    // Many rows: a block of them that stays in the cache while panels stream by.
-    const double row_bytes = static_cast<double>(step.act.columns) * (reads_f32 ? 4 : 1);
-    const auto in_cache =
-        static_cast<int32_t>(std::clamp(act_bytes_in_cache / row_bytes, 16.0, 65536.0)) / 16 * 16;
-    const int32_t row_step =
-        rows <= in_cache || static_cast<int64_t>(panels(step)) * rows / in_cache > tiles_of_region_max
-            ? std::max(rows, 1)
-            : in_cache;
-    return cut_evenly(panels(step), rows, row_step, ns, threads);
+    const double act_bytes_of_row = static_cast<double>(step.act.columns) * (reads_f32 ? 4 : 1);
+    return cut_evenly(panels(step), rows, rows_of_block(rows, act_bytes_of_row, row_ns, threads), ns,
+                      threads);
 }
 
 }  // namespace treadle::cpu

@@ -1,17 +1,24 @@
 // What build makes of a program: regions of steps with weights in place of ids, checked once, so that
 // running a tile checks nothing. And per pass: into how many tiles each region is cut.
 //
-// A layer of the llama family has ten regions; for few rows the five between the matrices are one tile
-// each, which the thread that ends the region before runs without a barrier (pass_cursor.h):
+// Row-wise operations have no region of their own where a linear layer or attention goes before: they are its epilogue. A
+// layer of the llama family has five regions:
 //
-//     | AddNorm | q,k,v | RopeWrite | Attend | Quantize | o | AddNorm | gate,up | Gate | down |
-//       rows      linear  rows        attend   rows   linear  rows      linear    rows   linear
+//     | q,k,v + RopeWrite | Attend + Quantize | o + AddNorm | gate,up + Gate | down + AddNorm of the next |
 //
-// Row-wise operations that follow one another share a region. Region 0 is the copying of cache blocks.
+// A region's tiles are ranges of units (panels, KV heads) × blocks of rows. Each block of rows counts its unfinished parts; the
+// thread that ends the last runs the epilogue for those rows, whose values are in its cache, while others are at other blocks:
+//
+//     block 0   [units 0..3][units 4..7][units 8..11]→ epilogue of its rows
+//     block 1   [units 0..3][units 4..7][units 8..11]→ epilogue of its rows
+//
+// An epilogue writes act while other blocks still read theirs, so there are two, in turns. Region 0 is the copying of cache
+// blocks.
 //
 // Invariant: what a tile computes does not depend on how its region is cut.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory_resource>
 #include <span>
@@ -30,12 +37,15 @@ enum class RegionKind : uint8_t { copies, rows, linear, attend, logits, candidat
 struct Region {
     RegionKind kind;
     int32_t first_step;
-    int32_t steps;  // more than one only for rows
+    int32_t steps;  // of rows all alike; of linear and attend the first, then the epilogue
+
+    bool has_epilogue() const { return steps > 1 && kind != RegionKind::rows; }
 };
 
-// Which forms of act a step writes, or how many columns it reads.
+// The act that a step writes, in which forms, or the one that it reads.
 struct ActForm {
     int32_t columns = 0;
+    int32_t turn = 0;  // which of the two
     bool quantized = false;
     bool f32 = false;
 };
@@ -56,14 +66,35 @@ struct MatrixPart {
     int32_t panel;      // first of its panels, counted over all parts of the step
 };
 
-// How a region's work is cut: tile = unit range × row range, ranges of rows inside.
+struct Tile {
+    int32_t first_unit;
+    int32_t last_unit;
+    int32_t row_block;
+    int32_t first_row;
+    int32_t last_row;
+};
+
+// How a region's work is cut: a tile is a range of units × a block of rows. Attention has its own tiles (pass_buffers.h); there
+// the blocks of rows are the attention units, each of as many parts as there are KV heads.
 struct Cut {
-    int32_t units = 0;  // panels, rows, layers; or tiles that begin prepared
-    int32_t unit_step = 1;
+    int32_t units = 0;  // panels, rows, layers
+    int32_t ranges = 0;
     int32_t rows = 0;
     int32_t row_step = 1;
-    int32_t row_blocks = 1;
+    int32_t row_blocks = 0;
     int32_t tiles = 0;
+    int32_t first_counter = 0;  // of the unfinished parts of each block of rows, where there is an epilogue
+
+    // Blocks of rows follow one another fastest: a range of panels stays in the cache for all.
+    Tile tile(int32_t index) const {
+        const auto unit = [&](int32_t range) {
+            return static_cast<int32_t>(int64_t{units} * range / ranges);
+        };
+        const int32_t range = index / row_blocks;
+        const int32_t block = index % row_blocks;
+        const int32_t first_row = block * row_step;
+        return {unit(range), unit(range + 1), block, first_row, std::min(first_row + row_step, rows)};
+    }
 };
 
 class PassPlan {
@@ -77,11 +108,18 @@ public:
     Cut cut(const Region& region, Dims dims, const Rates& rates, int32_t threads) const;
 
     int32_t panels(const Step& step) const;
+    std::span<const Step> steps_of(const Region& region) const {
+        return std::span(steps).subspan(static_cast<size_t>(region.first_step),
+                                        static_cast<size_t>(region.steps));
+    }
+
+    // How many blocks of rows with an epilogue a pass of so many rows has at most, over all regions.
+    int64_t row_blocks_max(int32_t rows) const;
 
     std::pmr::vector<Region> regions;
     std::pmr::vector<Step> steps;
     std::pmr::vector<MatrixPart> parts;
-    int32_t act_columns_max = 0;
+    int32_t act_columns_max[2] = {};
     bool uses_quantized = false;
     bool uses_f32 = false;
     int32_t hidden = 0;

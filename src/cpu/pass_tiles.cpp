@@ -2,6 +2,7 @@
 #include "cpu/pass_tiles.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace treadle::cpu {
@@ -11,23 +12,35 @@ size_t at(int32_t row, int32_t columns) { return static_cast<size_t>(row) * stat
 
 }  // namespace
 
-void PassTiles::run(const Region& region, const Cut& cut, int32_t tile, int32_t thread) const {
-    const Step* steps = plan.steps.data() + region.first_step;
-    const int32_t first = tile / cut.row_blocks * cut.unit_step;
-    const int32_t last = std::min(first + cut.unit_step, cut.units);
+void PassTiles::run(const Region& region, const Cut& cut, int32_t index, int32_t thread) const {
+    const std::span<const Step> steps = plan.steps_of(region);
+    if (region.kind == RegionKind::attend) return run_attend(region, cut, index, thread);
+    const Tile tile = cut.tile(index);
     switch (region.kind) {
-        case RegionKind::copies: return run_copies(first, last);
-        case RegionKind::linear: return run_matrix(*steps, cut, tile);
-        case RegionKind::logits: return run_logits(*steps, cut, tile);
-        case RegionKind::attend: return run_attend(std::get<Attend>(steps->op), tile, thread);
-        case RegionKind::rows:
-            for (int32_t row = first; row < last; ++row) {
-                for (int32_t i = 0; i < region.steps; ++i) run_row(steps[i], row, thread);
-            }
-            return;
-        case RegionKind::candidates:
-            for (int32_t row = first; row < last; ++row) run_candidates(row);
-            return;
+        case RegionKind::copies: return run_copies(tile.first_unit, tile.last_unit);
+        case RegionKind::rows: return run_rows(steps, tile.first_unit, tile.last_unit, thread);
+        case RegionKind::linear:
+            run_matrix(steps.front(), tile);
+            return end_parts(region, cut, tile.row_block, 1, tile.first_row, tile.last_row, thread);
+        case RegionKind::logits: return run_logits(steps.front(), tile);
+        case RegionKind::candidates: return run_candidates(tile.first_unit, tile.last_unit);
+        case RegionKind::attend: return;
+    }
+}
+
+// Counts parts of a block of rows as written. Who counts the last runs the epilogue: it sees all that the others wrote.
+void PassTiles::end_parts(const Region& region, const Cut& cut, int32_t block, int32_t parts,
+                          int32_t first_row, int32_t last_row, int32_t thread) const {
+    if (!region.has_epilogue()) return;
+    const std::atomic_ref<int32_t> unfinished(
+        buffers.unfinished[static_cast<size_t>(cut.first_counter + block)]);
+    if (unfinished.fetch_sub(parts, std::memory_order_acq_rel) > parts) return;
+    run_rows(plan.steps_of(region).subspan(1), first_row, last_row, thread);
+}
+
+void PassTiles::run_rows(std::span<const Step> steps, int32_t first, int32_t last, int32_t thread) const {
+    for (int32_t row = first; row < last; ++row) {
+        for (const Step& step : steps) run_row(step, row, thread);
     }
 }
 
@@ -89,7 +102,7 @@ void PassTiles::rope_row(const RopeWrite& op, int32_t row) const {
 void PassTiles::quantize_row(const Step& step, int32_t row) const {
     const float* values = buffers.attended.data() + at(row, step.act.columns);
     if (step.act.f32) {
-        std::memcpy(buffers.act_f32.data() + at(row, step.act.columns), values,
+        std::memcpy(buffers.act_rows(step.act, row).f32, values,
                     static_cast<size_t>(step.act.columns) * sizeof(float));
     }
     finish_act(step, row, values);
@@ -103,67 +116,68 @@ void PassTiles::gate_row(const Gate& op, const Step& step, int32_t row, int32_t 
 
 // Where a row of act is made in f32: in act itself if somebody reads it there.
 float* PassTiles::act_target(const Step& step, int32_t row, int32_t thread) const {
-    return step.act.f32 ? buffers.act_f32.data() + at(row, step.act.columns) : buffers.row_scratch(thread);
+    return step.act.f32 ? buffers.act_rows(step.act, row).f32 : buffers.row_scratch(thread);
 }
 
 void PassTiles::finish_act(const Step& step, int32_t row, const float* values) const {
     if (!step.act.quantized) return;
-    const Act act = buffers.act_rows(row, step.act.columns);
+    const Act act = buffers.act_rows(step.act, row);
     kernels.quantize(values, step.act.columns, act.q, act.scale, act.sum);
 }
 
-void PassTiles::run_matrix(const Step& step, const Cut& cut, int32_t tile) const {
+void PassTiles::run_matrix(const Step& step, const Tile& tile) const {
     const auto& op = std::get<Linear>(step.op);
-    const int32_t first_row = tile % cut.row_blocks * cut.row_step;
-    const int32_t rows = std::min(cut.row_step, cut.rows - first_row);
-    const int32_t first = tile / cut.row_blocks * cut.unit_step;
-    const int32_t last = std::min(first + cut.unit_step, cut.units);
     const int32_t width = plan.columns_of(op.output);
-    float* output = buffers.value(op.output) + at(first_row, width);
-    const Act act = buffers.act_rows(first_row, step.act.columns);
+    float* output = buffers.value(op.output) + at(tile.first_row, width);
+    const Act act = buffers.act_rows(step.act, tile.first_row);
     for (int32_t i = 0; i < step.parts; ++i) {
         const MatrixPart& part = plan.parts[static_cast<size_t>(step.first_part + i)];
-        const int32_t begin = std::max(first - part.panel, 0);
-        const int32_t end = std::min(last - part.panel, part.weight.panels());
+        const int32_t begin = std::max(tile.first_unit - part.panel, 0);
+        const int32_t end = std::min(tile.last_unit - part.panel, part.weight.panels());
         if (begin >= end) continue;
-        kernels.linear(part.weight, part.bias, act, nullptr, rows, begin, end, output + part.column,
-                       static_cast<size_t>(width));
+        kernels.linear(part.weight, part.bias, act, nullptr, tile.last_row - tile.first_row, begin, end,
+                       output + part.column, static_cast<size_t>(width));
     }
 }
 
-void PassTiles::run_logits(const Step& step, const Cut& cut, int32_t tile) const {
-    const int32_t first_row = tile % cut.row_blocks * cut.row_step;
-    const int32_t rows = std::min(cut.row_step, cut.rows - first_row);
-    const int32_t first = tile / cut.row_blocks * cut.unit_step;
-    const int32_t last = std::min(first + cut.unit_step, cut.units);
+void PassTiles::run_logits(const Step& step, const Tile& tile) const {
     const MatrixPart& part = plan.parts[static_cast<size_t>(step.first_part)];
-    kernels.linear(part.weight, nullptr, buffers.act_rows(0, step.act.columns),
-                   buffers.logit_rows.data() + first_row, rows, first, last,
-                   buffers.logits.data() + at(first_row, plan.vocabulary),
-                   static_cast<size_t>(plan.vocabulary));
+    kernels.linear(
+        part.weight, nullptr, buffers.act_rows(step.act, 0), buffers.logit_rows.data() + tile.first_row,
+        tile.last_row - tile.first_row, tile.first_unit, tile.last_unit,
+        buffers.logits.data() + at(tile.first_row, plan.vocabulary), static_cast<size_t>(plan.vocabulary));
 }
 
-void PassTiles::run_attend(const Attend& op, int32_t tile, int32_t thread) const {
+void PassTiles::run_attend(const Region& region, const Cut& cut, int32_t tile, int32_t thread) const {
+    const auto& op = std::get<Attend>(plan.steps_of(region).front().op);
     const auto index = static_cast<size_t>(op.group);
     const GroupPass& group = buffers.groups[index];
     const LayerCache cache = buffers.caches[index].layer(op.layer);
-    const int32_t first = tile == 0 ? 0 : group.tile_ends[static_cast<size_t>(tile - 1)];
     const int32_t attended_columns = plan.heads * plan.head_dim;
-    for (int32_t item = first; item < group.tile_ends[static_cast<size_t>(tile)]; ++item) {
-        const AttentionUnit& unit = group.units[static_cast<size_t>(item / plan.kv_heads)];
-        kernels.attend(shape(), cache, group.block_table.data() + unit.first_block, unit.first_position,
-                       unit.rows, item % plan.kv_heads,
-                       buffers.qkv.data() + at(unit.first_row, plan.qkv_columns()),
-                       static_cast<size_t>(plan.qkv_columns()),
-                       buffers.attended.data() + at(unit.first_row, attended_columns),
-                       static_cast<size_t>(attended_columns), buffers.attention_scratch(thread));
+    int32_t item = tile == 0 ? 0 : group.tile_ends[static_cast<size_t>(tile - 1)];
+    while (item < group.tile_ends[static_cast<size_t>(tile)]) {
+        const int32_t block = item / plan.kv_heads;
+        const AttentionUnit& unit = group.units[static_cast<size_t>(block)];
+        const int32_t first = item;
+        const int32_t end = std::min((block + 1) * plan.kv_heads, group.tile_ends[static_cast<size_t>(tile)]);
+        for (; item < end; ++item) {
+            kernels.attend(shape(), cache, group.block_table.data() + unit.first_block, unit.first_position,
+                           unit.rows, item % plan.kv_heads,
+                           buffers.qkv.data() + at(unit.first_row, plan.qkv_columns()),
+                           static_cast<size_t>(plan.qkv_columns()),
+                           buffers.attended.data() + at(unit.first_row, attended_columns),
+                           static_cast<size_t>(attended_columns), buffers.attention_scratch(thread));
+        }
+        end_parts(region, cut, block, end - first, unit.first_row, unit.first_row + unit.rows, thread);
     }
 }
 
-void PassTiles::run_candidates(int32_t row) const {
-    const auto index = static_cast<size_t>(row);
-    kernels.candidates(buffers.logits.data() + at(row, plan.vocabulary), plan.vocabulary,
-                       buffers.inverse_temperatures[index], &buffers.results[index]);
+void PassTiles::run_candidates(int32_t first_row, int32_t last_row) const {
+    for (int32_t row = first_row; row < last_row; ++row) {
+        const auto index = static_cast<size_t>(row);
+        kernels.candidates(buffers.logits.data() + at(row, plan.vocabulary), plan.vocabulary,
+                           buffers.inverse_temperatures[index], &buffers.results[index]);
+    }
 }
 
 }  // namespace treadle::cpu

@@ -1,10 +1,12 @@
-// One tile of a pass: which kernel runs on which rows and panels. Called through the cursor by whatever
-// thread claimed it.
+// One tile of a pass: which kernel runs on which rows and panels, and the epilogue of rows that it completes. Called through the
+// cursor by whatever thread claimed it.
 //
-// Invariant: tiles of one region write disjoint memory and read only what earlier regions wrote.
+// Invariant: tiles of one region write disjoint memory and read only what earlier regions wrote; an epilogue touches its own
+// rows, when no tile of them is left.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "cpu/kernels.h"
 #include "cpu/pass_buffers.h"
@@ -17,15 +19,18 @@ struct PassTiles {
     const PassPlan& plan;
     PassBuffers& buffers;
 
-    void run(const Region& region, const Cut& cut, int32_t tile, int32_t thread) const;
+    void run(const Region& region, const Cut& cut, int32_t index, int32_t thread) const;
 
 private:
     void run_copies(int32_t first_layer, int32_t last_layer) const;
+    void run_rows(std::span<const Step> steps, int32_t first_row, int32_t last_row, int32_t thread) const;
     void run_row(const Step& step, int32_t row, int32_t thread) const;
-    void run_matrix(const Step& step, const Cut& cut, int32_t tile) const;
-    void run_logits(const Step& step, const Cut& cut, int32_t tile) const;
-    void run_attend(const Attend& op, int32_t tile, int32_t thread) const;
-    void run_candidates(int32_t row) const;
+    void run_matrix(const Step& step, const Tile& tile) const;
+    void run_logits(const Step& step, const Tile& tile) const;
+    void run_attend(const Region& region, const Cut& cut, int32_t tile, int32_t thread) const;
+    void run_candidates(int32_t first_row, int32_t last_row) const;
+    void end_parts(const Region& region, const Cut& cut, int32_t block, int32_t parts, int32_t first_row,
+                   int32_t last_row, int32_t thread) const;
 
     void embed_row(const Embed& op, const Step& step, int32_t row) const;
     void norm_row(const AddNorm& op, const Step& step, int32_t row, int32_t thread) const;

@@ -8,10 +8,12 @@ namespace treadle::cpu {
 
 // A row for each, slower ones first:
 //
-//     scalar    plain C++
-//     avx2      AVX2, FMA, F16C
-//     avx512    AVX-512 (F, BW, DQ, VL) with VNNI
-#define TREADLE_CPU_TIERS(X) X(scalar) X(avx2) X(avx512)
+//     scalar       plain C++
+//     sse41        SSSE3, SSE4.1
+//     avx2         AVX2, FMA, F16C
+//     avx2_vnni    the same with AVX-VNNI
+//     avx512       AVX-512 (F, BW, DQ, VL) with VNNI
+#define TREADLE_CPU_TIERS(X) X(scalar) X(sse41) X(avx2) X(avx2_vnni) X(avx512)
 
 enum class CpuTier : int32_t {
     automatic,  // the last that the processor has

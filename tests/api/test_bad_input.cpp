@@ -184,6 +184,7 @@ TEST_CASE("parameters of models and engines out of range are named") {
     CHECK(try_model([](auto& p) { p.threads = 1 << 20; }) == ENGINE_INVALID_ARGUMENT);
     CHECK(try_model([](auto& p) { p.cpu_code = 99; }) == ENGINE_INVALID_ARGUMENT);
     CHECK(failure.names("cpu_code is 99"));
+    CHECK(try_model([](auto& p) { p.cpu_code = ENGINE_CPU_AVX2_VNNI + 1; }) == ENGINE_INVALID_ARGUMENT);
     CHECK(try_model([](auto& p) {
               p.alloc = [](void*, size_t, size_t, int32_t) -> void* { return nullptr; };
           }) == ENGINE_INVALID_ARGUMENT);

@@ -5,6 +5,17 @@
 
 using namespace treadle::test;
 
+namespace {
+
+std::string code_of(const engine_model* model) {
+    engine_model_info info;
+    REQUIRE(engine_model_info_init(&info, sizeof info) == ENGINE_OK);
+    REQUIRE(engine_model_get_info(model, &info) == ENGINE_OK);
+    return info.cpu_code;
+}
+
+}  // namespace
+
 TEST_CASE("versions and statuses have names and words") {
     CHECK(std::string(engine_version()) == ENGINE_VERSION);
     CHECK(engine_abi_version() == ENGINE_ABI_VERSION);
@@ -39,7 +50,6 @@ TEST_CASE("a model tells what it is") {
     CHECK(info.load_bytes_peak >= info.weight_bytes);
     CHECK(info.tokenizer_bytes > 0);
     CHECK(std::strlen(info.numerics_id) > 0);
-    CHECK(std::strlen(info.cpu_code) > 0);
     engine_info of_engine;
     REQUIRE(engine_info_init(&of_engine, sizeof of_engine) == ENGINE_OK);
     REQUIRE(engine_get_info(host.e, &of_engine) == ENGINE_OK);
@@ -49,6 +59,35 @@ TEST_CASE("a model tells what it is") {
     CHECK(of_engine.kv_block_bytes ==
           2u * 2 * 2 * 16 * 16 * 2);  // keys and values, layers, heads, positions, dims, bytes
     CHECK(of_engine.kv_bytes >= of_engine.kv_block_bytes * 64);
+}
+
+TEST_CASE("cpu_code chooses the code; one that the processor lacks is refused by name") {
+    constexpr std::pair<int32_t, const char*> codes[] = {{ENGINE_CPU_SCALAR, "scalar"},
+                                                         {ENGINE_CPU_SSE41, "sse41"},
+                                                         {ENGINE_CPU_AVX2, "avx2"},
+                                                         {ENGINE_CPU_AVX2_VNNI, "avx2_vnni"},
+                                                         {ENGINE_CPU_AVX512, "avx512"}};
+    std::string fastest;
+    for (const auto& [code, name] : codes) {
+        CAPTURE(std::string(name));
+        Failure failure;
+        engine_model_params params = model_params();
+        params.cpu_code = code;
+        engine_model* model = nullptr;
+        const engine_status status =
+            engine_model_load_memory(tiny_file().data(), tiny_file().size(), &params, &model, failure);
+        if (status == ENGINE_INVALID_ARGUMENT) {
+            CHECK(code != ENGINE_CPU_SCALAR);
+            CHECK(failure.names(name));
+            continue;
+        }
+        REQUIRE(status == ENGINE_OK);
+        CHECK(code_of(model) == name);
+        engine_model_free(model);
+        fastest = name;
+    }
+    Host host;
+    CHECK(code_of(host.model) == fastest);
 }
 
 TEST_CASE("a request's events: its tokens in order, its text, one end with the counts") {

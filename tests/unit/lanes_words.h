@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cpu/tiers.h"
+
 struct LanesInput {
     alignas(64) uint32_t a[16];  // floats or integers, as the word takes them
     alignas(64) uint32_t b[16];
@@ -23,11 +25,13 @@ constexpr int lanes_words_max = 64;
 struct LanesWords {
     int count;
     LanesWord words[lanes_words_max];
+    void (*fma)(const float* a, const float* b, const float* c, float* out);  // 16 of each
 };
 
-LanesWords scalar_lanes_words();
-LanesWords avx2_lanes_words();
-LanesWords avx512_lanes_words();
+#define TREADLE_LANES_WORDS_OF(tier) LanesWords tier##_lanes_words();
+TREADLE_CPU_TIERS(TREADLE_LANES_WORDS_OF)
+#undef TREADLE_LANES_WORDS_OF
+LanesWords avx2_vnni_on_avx512_lanes_words();
 
 // out[i] = a[i] · b[i] + c[i] by the CPU's own FMA.
 void hardware_fma(const float* a, const float* b, const float* c, float* out, int count);

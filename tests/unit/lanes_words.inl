@@ -1,5 +1,5 @@
 // Bodies of the list in lanes_words.h for one tier. The including file defines TREADLE_TEST_TIER and
-// has included that tier's lanes header.
+// has included that tier's dots.
 
 namespace {
 namespace words {
@@ -16,6 +16,53 @@ uint32_t bits(float value) {
     uint32_t r;
     __builtin_memcpy(&r, &value, 4);
     return r;
+}
+
+struct Quads {
+    int8_t at[64];  // activations, in ±127
+};
+
+Quads quads(const uint32_t* bits) {
+    Quads r;
+    __builtin_memcpy(r.at, bits, sizeof r.at);
+    for (int8_t& value : r.at) value = value == -128 ? int8_t{127} : value;
+    return r;
+}
+
+template <int count>
+I32x16 dot_of_nibbles(I32x16 codes, const Quads& activations, Dot sum = dot_zero()) {
+    if constexpr (count == 0) {
+        return finish<0>(sum);
+    } else {
+        const I32x16 nibbles = bit_and(shift_right<count % 8>(codes), set1(0x0f0f0f0f));
+        return dot_of_nibbles<count - 1>(codes, activations, dot(sum, nibbles, activations.at + 4 * (count - 1)));
+    }
+}
+
+template <int plane>
+I32x16 dot_of_plane(I32x16 codes, const Quads& activations) {
+    Dot sum = dot_zero();
+    for (int quad = 0; quad < 8; ++quad) sum = dot(sum, plane_of<plane>(codes), activations.at + 4 * quad);
+    return finish<plane>(sum);
+}
+
+I32x16 dot_of_bytes(I32x16 codes, const Quads& activations) {
+    const I32x16 total = dot_of_plane<0>(codes, activations);
+    return byte_planes == 1 ? total : add(total, dot_of_plane<1>(codes, activations));
+}
+
+I32x16 look_up_bytes(const uint8_t* entries, I32x16 bytes) {
+    const Table16 table = load_table(entries);
+    const I32x16 indices = bit_and(bytes, set1(0x0f0f0f0f));
+    const I32x16 found = look_up<0>(table, indices);
+    return byte_planes == 1 ? found : bit_or(found, shift_left<4>(look_up<byte_planes - 1>(table, indices)));
+}
+
+I32x16 add_pairs_of(I32x16 i, I32x16 j) {
+    int32_t values[32];
+    store(values, i);
+    store(values + 16, j);
+    return load_add_pairs(values);
 }
 
 // In each body: x, y, z are the inputs as floats, i, j as integers, m is a mask.
@@ -67,7 +114,13 @@ uint32_t bits(float value) {
     X("sum f32", true, false, out[0] = bits(sum(x)))                                                 \
     X("sum i32", false, false, out[0] = static_cast<uint32_t>(sum(shift_right_signed<5>(i))))        \
     X("max_lane f32", true, false, out[0] = bits(max_lane(x)))                                       \
-    X("max_lane i32", false, false, out[0] = static_cast<uint32_t>(max_lane(i)))
+    X("max_lane i32", false, false, out[0] = static_cast<uint32_t>(max_lane(i)))                     \
+    X("load_line", false, false, give(out, load_line(reinterpret_cast<const uint8_t*>(in.a))))       \
+    X("load_add_pairs", false, false,                                                                \
+      give(out, add_pairs_of(shift_right_signed<1>(i), shift_right_signed<1>(j))))                   \
+    X("dot of nibbles", false, false, give(out, dot_of_nibbles<8>(i, quads(in.b))))                  \
+    X("dot of bytes", false, false, give(out, dot_of_bytes(i, quads(in.b))))                         \
+    X("look_up", false, false, give(out, look_up_bytes(reinterpret_cast<const uint8_t*>(in.b), i)))
 
 #define TREADLE_TEST_WORD_ENTRY(name, f32, f16, body)            \
     {name, f32, f16, [](const LanesInput& in, uint32_t* out) {   \
@@ -86,6 +139,9 @@ LanesWords all() {
     static_assert(sizeof list / sizeof list[0] <= lanes_words_max);
     LanesWords r = {};
     for (const LanesWord& word : list) r.words[r.count++] = word;
+    r.fma = [](const float* a, const float* b, const float* c, float* out) {
+        store(out, fma(load(a), load(b), load(c)));
+    };
     return r;
 }
 

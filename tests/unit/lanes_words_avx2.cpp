@@ -1,12 +1,5 @@
-// The words of the AVX2 tier and the CPU's own FMA, for test_lanes.cpp, which calls them only where the
-// CPU has both. The pragmas stand in for compiler flags and cover this file's own code only.
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC target("avx2,fma,f16c")
-#endif
-
-#include "cpu/lanes_avx2.h"
+// The words of the AVX2 tier and the CPU's own FMA, for test_lanes.cpp, which calls them only where the CPU has both.
+#include "cpu/lanes_dot_avx2.h"
 #include "lanes_words.h"
 
 #define TREADLE_TEST_TIER avx2
@@ -19,7 +12,3 @@ void hardware_fma(const float* a, const float* b, const float* c, float* out, in
         _mm256_storeu_ps(
             out + i, _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), _mm256_loadu_ps(c + i)));
 }
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#endif

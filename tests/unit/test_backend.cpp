@@ -20,6 +20,7 @@
 #include "cpu/weight_store.h"
 #include "kv_test_cache.h"
 #include "test_backend_model.h"
+#include "tiers.h"
 
 using namespace treadle;
 using namespace treadle::tests;
@@ -201,7 +202,7 @@ struct Fixture {
                      ClockHook clock = system_clock(), TinyShape shape = {}, Dims most = {64, 64})
         : memory(heap.hooks()) {
         Error error;
-        REQUIRE(cpu::make_cpu_weight_store(tier, {}, memory, &store, &error) == Status::OK);
+        REQUIRE(cpu::make_cpu_weight_store(tier, memory, &store, &error) == Status::OK);
         program = std::make_unique<Program>(tiny_program(shape, *store, &memory.other, 1));
         REQUIRE(store->make_backend({threads, hook, clock}, memory, &backend, &error) == Status::OK);
         REQUIRE(backend->kv_create(*program, pool_blocks, &error) == Status::OK);
@@ -291,7 +292,7 @@ TEST_CASE(
 
     const ParallelForHook hooks[] = {
         {}, {nullptr, run_in_order}, {nullptr, run_reversed_in_odd_mode}, {nullptr, run_on_threads}};
-    for (const CpuTier tier : {CpuTier::scalar, CpuTier::automatic}) {
+    for (const CpuTier tier : test::runnable_tiers()) {
         for (const int32_t threads : {1, 2, 3}) {
             for (const ParallelForHook& hook : hooks) {
                 for (const bool cut : {false, true}) {
@@ -463,7 +464,7 @@ TEST_CASE("build refuses programs that do not fit their weights") {
     MemorySet memory(heap.hooks());
     Owned<WeightStore> store;
     Error error;
-    REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, {}, memory, &store, &error) == Status::OK);
+    REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, memory, &store, &error) == Status::OK);
     const auto built = [&](auto change) {
         Program program = tiny_program({}, *store, &memory.other, 2);
         Owned<Backend> backend;
@@ -522,7 +523,7 @@ TEST_CASE("a pass allocates nothing, and everything is given back") {
         MemorySet memory(heap.hooks());
         Owned<WeightStore> store;
         Error error;
-        REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, {}, memory, &store, &error) == Status::OK);
+        REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, memory, &store, &error) == Status::OK);
         Program program = tiny_program({}, *store, &memory.other, 3);
         CHECK(store->bytes() == memory.weights.bytes_in_use());
         Owned<Backend> backend;
@@ -559,32 +560,50 @@ TEST_CASE("a backend is abandoned and destroyed with a pass under way") {
     }
 }
 
+TEST_CASE("a pass abandoned after any of its tiles leaves nothing to the next") {
+    const Fixture reference(CpuTier::scalar);
+    const std::vector<TestPass> passes = make_passes(*reference.program);
+    const TestPass& pass = passes[0];
+    REQUIRE(reference.backend->begin(pass.input(), pass.dims()) == Status::OK);
+    finish(*reference.backend);
+    const std::vector<RowOutput> expected = outputs_of(*reference.backend, reference.program->vocabulary);
+
+    int64_t now = 0;
+    const Fixture f(CpuTier::scalar, 3, {nullptr, run_in_order}, {&now, tick});
+    int32_t tiles = 0;
+    for (bool done = false; !done; ++tiles) {
+        REQUIRE(f.backend->begin(pass.input(), pass.dims()) == Status::OK);
+        for (int32_t i = 0; i < tiles && !done; ++i) done = f.backend->advance(0, 1).state == PassState::done;
+        if (!done) f.backend->abandon();
+        REQUIRE((done || f.backend->begin(pass.input(), pass.dims()) == Status::OK));
+        finish(*f.backend);
+        CHECK(outputs_of(*f.backend, f.program->vocabulary) == expected);
+    }
+    CHECK(tiles > 50);
+}
+
 TEST_CASE("the store picks a tier and refuses bad tensors") {
     TestHeap heap;
     MemorySet memory(heap.hooks());
     Owned<WeightStore> store;
     Error error;
-    REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, {}, memory, &store, &error) == Status::OK);
+    REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, memory, &store, &error) == Status::OK);
     CHECK(std::string(store->tier()) == "scalar");
     CHECK(std::string(store->numerics_id()) == "cpu-1");
-    for (const CpuTier tier : {CpuTier::avx2, CpuTier::avx512}) {
-        const Status status = cpu::make_cpu_weight_store(tier, {}, memory, &store, &error);
+    for (const CpuTier tier : {CpuTier::sse41, CpuTier::avx2, CpuTier::avx2_vnni, CpuTier::avx512}) {
+        const Status status = cpu::make_cpu_weight_store(tier, memory, &store, &error);
         CHECK(status == (cpu::cpu_has(tier) ? Status::OK : Status::INVALID_ARGUMENT));
         if (status == Status::OK) CHECK(std::string(store->tier()) == cpu::kernels_of(tier).tier);
     }
-    REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, {}, memory, &store, &error) == Status::OK);
+    REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, memory, &store, &error) == Status::OK);
     CHECK(std::string(store->tier()) == cpu::kernels_of(cpu::best_tier()).tier);
-    CHECK(cpu::make_cpu_weight_store(CpuTier(7), {}, memory, &store, &error) == Status::INVALID_ARGUMENT);
+    CHECK(cpu::make_cpu_weight_store(CpuTier(7), memory, &store, &error) == Status::INVALID_ARGUMENT);
 
     WeightId id = 55;
     RandomTensor tensor("odd", 0, 4, 32, 1);
     tensor.type = 999;
-    CHECK(store->load_weight(tensor, WeightUse::matrix, &id, &error) == Status::UNSUPPORTED_TYPE);
+    CHECK(store->add(tensor, WeightUse::matrix, &id, &error) == Status::UNSUPPORTED_TYPE);
     CHECK(id == 55);
-    CHECK(store->bytes() == 0);
-    const ProgressHook stop{nullptr, [](void*, uint64_t, uint64_t) { return false; }};
-    REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, stop, memory, &store, &error) == Status::OK);
-    RandomTensor good("good", 0, 4, 32, 1);
-    CHECK(store->load_weight(good, WeightUse::matrix, &id, &error) == Status::STOPPED);
+    store->allocate();
     CHECK(store->bytes() == 0);
 }

@@ -1,6 +1,6 @@
 // The one promise, over random tiny models and workloads, by bytes of logits and tokens: alone = in a batch
 // = chunked at every size = cut after every tile = in any order of submission = on any number of threads or
-// the host's = scalar and AVX2.
+// the host's = on every tier.
 #include <doctest/doctest.h>
 
 #include <xmmintrin.h>

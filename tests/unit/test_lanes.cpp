@@ -1,4 +1,4 @@
-// The 16-lane vocabulary: AVX2's words against the scalar ones by bits over special and random values,
+// The 16-lane vocabulary: every tier's words against the scalar ones by bits over special and random values,
 // and base's exact fused multiply-add against the CPU's.
 #include <doctest/doctest.h>
 
@@ -6,10 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/exact_fma.h"
-#include "cpu/lanes_scalar.h"
+#include "cpu/lanes_dot_scalar.h"
 #include "lanes_words.h"
 
 #define TREADLE_TEST_TIER scalar
@@ -58,6 +59,60 @@ bool same_f32(float a, float b) {
     return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (std::isnan(a) && std::isnan(b));
 }
 
+struct TierWords {
+    const char* name;
+    LanesWords words;
+};
+
+// Of all tiers that this processor runs.
+std::vector<TierWords> runnable_words() {
+    using treadle::cpu::CpuTier;
+    std::vector<TierWords> all;
+#define TREADLE_TEST_TIER_WORDS(tier) \
+    if (treadle::cpu::cpu_has(CpuTier::tier)) all.push_back({#tier, tier##_lanes_words()});
+    TREADLE_CPU_TIERS(TREADLE_TEST_TIER_WORDS)
+#undef TREADLE_TEST_TIER_WORDS
+    if (treadle::cpu::cpu_has(CpuTier::avx512))
+        all.push_back({"avx2_vnni_on_avx512", avx2_vnni_on_avx512_lanes_words()});
+    return all;
+}
+
+struct FmaInput {
+    float a, b, c;
+};
+
+// A product beside half a unit of the addend's last place, or just that, at times among the subnormals.
+FmaInput near_middle(std::mt19937_64& random) {
+    const auto pick = [&](uint64_t count) { return static_cast<int>((random() >> 32) % count); };
+    const bool subnormal = pick(2) == 0;
+    const int exponent = subnormal ? -150 : pick(128) - 64;
+    const float less = static_cast<float>(pick(16)) * 0x1p-23f;
+    const float a = std::ldexp(pick(2) == 0 ? 1 + less : 1 - less, exponent / 2);
+    const float b = std::ldexp(1 - less, exponent - exponent / 2);
+    const auto mantissa = static_cast<float>((1 << 23) + (pick(2) == 0 ? -pick(2) : pick(1 << 23)));
+    return {pick(2) == 0 ? a : -a, b, std::ldexp(mantissa, subnormal ? -149 - pick(32) : exponent + 1)};
+}
+
+FmaInput any_fma_input(std::mt19937_64& random) {
+    const uint64_t x = random(), y = random();
+    uint32_t bits[3] = {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32), static_cast<uint32_t>(y)};
+    const auto pick = static_cast<uint32_t>(y >> 32);
+    // Half of the time exponents such that product and addend meet; at times near the subnormals; at times specials.
+    if (pick % 2 == 0) {
+        const uint32_t low = pick % 8 == 0 ? 0x20000000u : 0x3f000000u;
+        bits[0] = (bits[0] & 0x80ffffffu) | low;
+        bits[1] = (bits[1] & 0x80ffffffu) | low;
+        const uint32_t sum_exponent = pick % 8 == 0 ? (bits[2] >> 23 & 7u) : 98 + (bits[2] >> 23 & 63u);
+        bits[2] = (bits[2] & 0x807fffffu) | sum_exponent << 23;
+    } else if (pick % 16 == 1) {
+        for (uint32_t& value : bits)
+            value = special_bits[value % (sizeof special_bits / sizeof special_bits[0])];
+    } else if (pick % 16 == 3) {
+        return near_middle(random);
+    }
+    return {std::bit_cast<float>(bits[0]), std::bit_cast<float>(bits[1]), std::bit_cast<float>(bits[2])};
+}
+
 void check_words(const LanesWords& tier) {
     const LanesWords scalar = scalar_lanes_words();
     REQUIRE(scalar.count == tier.count);
@@ -83,8 +138,10 @@ void check_words(const LanesWords& tier) {
 }  // namespace
 
 TEST_CASE("lanes: every word of every tier equals the scalar word by bits") {
-    if (treadle::cpu::cpu_has(treadle::cpu::CpuTier::avx2)) check_words(avx2_lanes_words());
-    if (treadle::cpu::cpu_has(treadle::cpu::CpuTier::avx512)) check_words(avx512_lanes_words());
+    for (const TierWords& tier : runnable_words()) {
+        INFO(std::string(tier.name));
+        check_words(tier.words);
+    }
 }
 
 TEST_CASE("lanes: the scalar words mean what they say") {
@@ -123,38 +180,39 @@ TEST_CASE("exact_fma: rounds once") {
     CHECK(std::isnan(exact_fma(INFINITY, 1.0f, -INFINITY)));
 }
 
-TEST_CASE("exact_fma: equals the CPU's own on random and special values") {
-    if (!treadle::cpu::cpu_has(treadle::cpu::CpuTier::avx2)) return;
+TEST_CASE("fma: every tier's and the CPU's own equal exact_fma on random and special values") {
+    using treadle::exact_fma;
     constexpr int batch = 4096;
-    std::vector<float> a(batch), b(batch), c(batch), out(batch);
+    std::vector<float> a(batch), b(batch), c(batch), expected(batch), found(batch);
+    const auto count_different = [&] {
+        long different = 0;
+        for (int i = 0; i < batch; ++i) different += same_f32(expected[i], found[i]) ? 0 : 1;
+        return different;
+    };
+    const std::vector<TierWords> tiers = runnable_words();
+    std::vector<long> different(tiers.size());
+    long hardware_different = 0;
     std::mt19937_64 random(11);
-    long different = 0;
     for (int round = 0; round < 2600; ++round) {
         for (int i = 0; i < batch; ++i) {
-            const uint64_t x = random(), y = random();
-            uint32_t bits[3] = {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32),
-                                static_cast<uint32_t>(y)};
-            const auto pick = static_cast<uint32_t>(y >> 32);
-            // Half of the time exponents such that product and addend meet; at times near the
-            // subnormals; at times specials.
-            if (pick % 2 == 0) {
-                const uint32_t low = pick % 8 == 0 ? 0x20000000u : 0x3f000000u;
-                bits[0] = (bits[0] & 0x80ffffffu) | low;
-                bits[1] = (bits[1] & 0x80ffffffu) | low;
-                const uint32_t sum_exponent =
-                    pick % 8 == 0 ? (bits[2] >> 23 & 7u) : 98 + (bits[2] >> 23 & 63u);
-                bits[2] = (bits[2] & 0x807fffffu) | sum_exponent << 23;
-            } else if (pick % 16 == 1) {
-                for (uint32_t& value : bits)
-                    value = special_bits[value % (sizeof special_bits / sizeof special_bits[0])];
-            }
-            a[i] = std::bit_cast<float>(bits[0]);
-            b[i] = std::bit_cast<float>(bits[1]);
-            c[i] = std::bit_cast<float>(bits[2]);
+            const FmaInput in = any_fma_input(random);
+            a[i] = in.a;
+            b[i] = in.b;
+            c[i] = in.c;
+            expected[i] = exact_fma(in.a, in.b, in.c);
         }
-        hardware_fma(a.data(), b.data(), c.data(), out.data(), batch);
-        for (int i = 0; i < batch; ++i)
-            different += same_f32(treadle::exact_fma(a[i], b[i], c[i]), out[i]) ? 0 : 1;
+        for (size_t tier = 0; tier < tiers.size(); ++tier) {
+            for (int i = 0; i < batch; i += 16) tiers[tier].words.fma(&a[i], &b[i], &c[i], &found[i]);
+            different[tier] += count_different();
+        }
+        if (treadle::cpu::cpu_has(treadle::cpu::CpuTier::avx2)) {
+            hardware_fma(a.data(), b.data(), c.data(), found.data(), batch);
+            hardware_different += count_different();
+        }
     }
-    CHECK(different == 0);
+    CHECK(hardware_different == 0);
+    for (size_t tier = 0; tier < tiers.size(); ++tier) {
+        INFO(std::string(tiers[tier].name));
+        CHECK(different[tier] == 0);
+    }
 }

@@ -1,9 +1,14 @@
-// The tiers that this processor runs, for tests that compare them.
+// The tiers that this processor runs, for tests that compare them, and their kernels. An avx2_vnni tier that AVX-512 runs is
+// among the kernels, so that a processor with either form of its instruction tests it.
 #pragma once
 
 #include <vector>
 
 #include "cpu/kernels.h"
+
+namespace treadle::cpu::avx2_vnni_on_avx512 {
+extern const Kernels kernels;
+}
 
 namespace treadle::test {
 
@@ -19,6 +24,7 @@ inline std::vector<cpu::CpuTier> runnable_tiers() {
 inline std::vector<const cpu::Kernels*> runnable_kernels() {
     std::vector<const cpu::Kernels*> all;
     for (const cpu::CpuTier tier : runnable_tiers()) all.push_back(&cpu::kernels_of(tier));
+    if (cpu::cpu_has(cpu::CpuTier::avx512)) all.push_back(&cpu::avx2_vnni_on_avx512::kernels);
     return all;
 }
 
