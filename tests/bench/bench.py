@@ -44,7 +44,8 @@ def measure(bench: Bench, names: list[str], to: pathlib.Path) -> None:
         found["treadle"] = side.about
     print(f"{machine.processor()}, {machine.cores()} cores; medians of {bench.runs} runs (least-greatest)", flush=True)
     for place, name in enumerate(names):
-        say(f"measuring {name}, {place + 1} of {len(names)}; {machine.minutes(whole.seconds())} so far")
+        say(f"[{'#' * (4 * place)}{'-' * (4 * (len(names) - place))}] measuring {name}, {place + 1} of {len(names)}; "
+            f"{machine.minutes(whole.seconds())} so far")
         watch = machine.Stopwatch()
         section = SECTIONS[name](bench)
         for table in section.tables:

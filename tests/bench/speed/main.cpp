@@ -1,7 +1,7 @@
 // The engine's side of the benchmark: runs workloads through engine.h alone, as a host would, and prints one line of JSON for
 // each. Called by the sections of bench.py, which send the same commands in turn to this program and to peer_llama.py.
 //
-//     treadle_bench MODEL.gguf|--tiny|random:SHAPE [--threads N] [--code scalar|avx2|avx512] [--keys TYPE] [--values TYPE]
+//     treadle_bench MODEL.gguf|--tiny|random:SHAPE [--threads N] [--code scalar|sse41|avx2|avx2_vnni|avx512] [--keys TYPE] [--values TYPE]
 //                   [--phases] [--cold] [COMMAND...]
 //
 // TYPE is f16, q8_0, tbq4 or tbq4x: what the engine of kept contexts has in its cache. With --phases `generate` gives its trace,
@@ -38,10 +38,9 @@ struct Choice {
     const char* name;
     int32_t value;
 };
-constexpr Choice codes[] = {{"automatic", ENGINE_CPU_AUTOMATIC},
-                            {"scalar", ENGINE_CPU_SCALAR},
-                            {"avx2", ENGINE_CPU_AVX2},
-                            {"avx512", ENGINE_CPU_AVX512}};
+constexpr Choice codes[] = {{"automatic", ENGINE_CPU_AUTOMATIC}, {"scalar", ENGINE_CPU_SCALAR},
+                            {"sse41", ENGINE_CPU_SSE41},         {"avx2", ENGINE_CPU_AVX2},
+                            {"avx2_vnni", ENGINE_CPU_AVX2_VNNI}, {"avx512", ENGINE_CPU_AVX512}};
 constexpr Choice kv_types[] = {
     {"f16", ENGINE_KV_F16}, {"q8_0", ENGINE_KV_Q8_0}, {"tbq4", ENGINE_KV_TBQ4}, {"tbq4x", ENGINE_KV_TBQ4X}};
 
