@@ -1,8 +1,8 @@
 // The engine's side of the benchmark: runs workloads through engine.h alone, as a host would, and prints one line of JSON for
 // each. Called by the sections of bench.py, which send the same commands in turn to this program and to peer_llama.py.
 //
-//     treadle_bench MODEL.gguf|--tiny|random:SHAPE [--threads N] [--code scalar|sse41|avx2|avx2_vnni|avx512]
-//                   [--keys TYPE] [--values TYPE] [--phases] [--cold] [COMMAND...]
+//     treadle_bench MODEL.gguf|--tiny|random:SHAPE [--threads N] [--code NAME] [--keys TYPE] [--values TYPE] [--phases] [--cold]
+//                   [COMMAND...]
 //
 // TYPE is f16, q8_0, tbq4 or tbq4x: what the engine of kept contexts has in its cache. With --phases `generate` gives its trace,
 // with --cold it empties the processor's caches between steps, as the layers would that a small model lacks.
