@@ -152,6 +152,7 @@ static int print_cache(engine_plan_params params) {
         {"f16", ENGINE_KV_F16, ENGINE_KV_F16},
         {"q8_0", ENGINE_KV_Q8_0, ENGINE_KV_Q8_0},
         {"q8_0 keys, tbq4 values", ENGINE_KV_Q8_0, ENGINE_KV_TBQ4},
+        {"tbq4x keys, tbq4 values", ENGINE_KV_TBQ4X, ENGINE_KV_TBQ4},
         {"tbq4", ENGINE_KV_TBQ4, ENGINE_KV_TBQ4},
     };
     printf("KV types                 bytes/token     tokens  sequences of 8K  of 32K\n");

@@ -149,7 +149,8 @@ typedef int64_t (*engine_clock_fn)(void* user);
  * a flag, write to an eventfd), clear that before engine_step, not after, and return soon. */
 typedef void (*engine_wake_fn)(void* user);
 
-/* How far a load is, in bytes of the file. Returns 0 to stop it (ENGINE_STOPPED), anything else to go on. */
+/* How far a load is, in bytes of the file. Returns 0 to stop it (ENGINE_STOPPED), anything else to go on. Called by the loading
+ * thread. */
 typedef int32_t (*engine_progress_fn)(void* user, uint64_t done_bytes, uint64_t total_bytes);
 
 /* Reads `size` bytes at `offset` into `destination`: 0 for success, anything else for failure. Called by the loading thread. */
@@ -177,8 +178,9 @@ enum {
 typedef struct engine_model_params {
     uint32_t struct_size;
     int32_t cpu_code;   /* ENGINE_CPU_…; one that this processor lacks is ENGINE_INVALID_ARGUMENT. Default: automatic */
-    int32_t threads;    /* threads of each engine's steps, the caller's among them; 0: the number of cores - 1. Default: 0 */
-    engine_parallel_for_fn parallel_for; /* NULL: each engine has its own pool of threads, parked between steps */
+    int32_t threads;    /* of the load and of each engine's steps, the caller's among them; 0: cores - 1. Default: 0 */
+    engine_parallel_for_fn parallel_for; /* NULL: a load has threads of its own until it returns, and each engine its own pool
+                                            of threads, parked between steps */
     void* parallel_for_user;
     engine_alloc_fn alloc; /* alloc and free: both or neither; NULL: a built-in allocator (mimalloc), apart from malloc */
     engine_free_fn free;
@@ -191,7 +193,8 @@ typedef struct engine_model_params {
 ENGINE_API engine_status engine_model_params_init(engine_model_params* params, size_t size);
 
 /* Loads a GGUF file (version 2 or 3; of a split model, the first file). `params` may be NULL for the defaults. *model goes back
- * with engine_model_free. The file is read front to back, in about the time that takes, and closed; nothing is mapped or written.
+ * with engine_model_free. The file is read once, in pieces on all threads, and closed; nothing is mapped or
+ * written. The model, or the error of a file that can't be loaded, is the same for any number of threads.
  * Errors: NOT_FOUND, IO, TRUNCATED, BAD_MAGIC, BAD_VERSION, CORRUPT, LIMIT, UNSUPPORTED_*, STOPPED, NOMEM, those of params. */
 ENGINE_API engine_status engine_model_load_file(const char* path, const engine_model_params* params, engine_model** model,
                                                 engine_error* error);
@@ -296,7 +299,7 @@ enum {
     ENGINE_KV_TBQ4 = 2, /* 66 bytes per 128 values, 34 per 64 where head_dim is 64: rotated and in 4 bits (after TurboQuant,
                            https://arxiv.org/abs/2504.19874). For a head_dim of 64, 128 or 256 */
     ENGINE_KV_TBQ4X = 3 /* for keys: tbq4, with the eighth of the rotary pairs that carries most energy in int8; 84 bytes per 128
-                           values, 44 per 64. Which ones is found by one pass over 64 tokens, once per model */
+                           values, 44 per 64. Which ones is found by a pass over 64 tokens when the engine is created */
 };
 
 typedef struct engine_params {

@@ -8,14 +8,21 @@
 namespace treadle::api {
 namespace {
 
+constexpr size_t pages_bytes_min = size_t{1} << 20;
+
 // Large pieces of the KV cache come straight from the operating system, so that what engine_trim gives back is free for other
-// programs at once: mimalloc keeps pages for a while.
+// programs at once: mimalloc keeps pages for a while. So do weights, on large pages where they can be had: every pass reads them
+// all, and to get them page by page would take longer than to pack them.
 bool takes_pages(size_t size, int32_t kind) {
-    return kind == static_cast<int32_t>(MemoryKind::kv) && size >= size_t{1} << 20;
+    const bool kind_does =
+        kind == static_cast<int32_t>(MemoryKind::kv) || kind == static_cast<int32_t>(MemoryKind::weights);
+    return kind_does && size >= pages_bytes_min;
 }
 
 void* default_alloc(void*, size_t size, size_t alignment, int32_t kind) {
-    return takes_pages(size, kind) ? allocate_pages(size) : mi_malloc_aligned(size, alignment);
+    if (!takes_pages(size, kind)) return mi_malloc_aligned(size, alignment);
+    return kind == static_cast<int32_t>(MemoryKind::weights) ? allocate_large_pages(size)
+                                                             : allocate_pages(size);
 }
 
 void default_free(void*, void* pointer, size_t size, size_t, int32_t kind) {

@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/platform.h"
 #include "cpu/cpu_backend.h"
+#include "cpu/load_threads.h"
 #include "model/model.h"
 
 namespace treadle::api {
@@ -77,8 +78,17 @@ void make_template(engine_model* handle) {
 Status load(FileReader& reader, const SiblingHook& siblings, LoadParams& params, engine_model* handle,
             Error* error) {
     Owned<WeightStore> store;
-    TREADLE_TRY(cpu::make_cpu_weight_store(params.tier, ProgressHook{}, handle->memory, &store, error));
-    const LoadHooks hooks = {params.log, {&params, params.progress == nullptr ? nullptr : report_progress}};
+    TREADLE_TRY(cpu::make_cpu_weight_store(params.tier, handle->memory, &store, error));
+    LoadHooks hooks;
+    hooks.log = params.log;
+    hooks.threads = params.threads;
+    hooks.parallel_for = params.parallel_for;
+    Owned<cpu::LoadThreads> threads;
+    if (params.threads > 1 && params.parallel_for.run == nullptr) {
+        TREADLE_TRY(cpu::LoadThreads::create(&handle->memory.scratch, params.threads, &threads, error));
+        hooks.parallel_for = threads->hook();
+    }
+    hooks.progress = {&params, params.progress == nullptr ? nullptr : report_progress};
     TREADLE_TRY(load_model(reader, siblings, hooks, std::move(store), handle->memory, &handle->model, error));
     handle->model->emit(&handle->program);
     handle->tokenizer_bytes = handle->memory.other.bytes_in_use();

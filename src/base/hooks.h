@@ -33,6 +33,7 @@ public:
     virtual ~FileReader() = default;
     virtual uint64_t size() const = 0;
     [[nodiscard]] virtual Status read(uint64_t offset, void* destination, size_t size, Error* error) = 0;
+    virtual bool is_shareable() const { return false; }  // read may be called by several threads at once
 };
 
 // Asked between pieces of long work; returns false to stop. done and total are in bytes of the file.

@@ -31,6 +31,7 @@ public:
     PosixFile(int descriptor, uint64_t size) : descriptor_(descriptor), size_(size) {}
     ~PosixFile() override { close(descriptor_); }
     uint64_t size() const override { return size_; }
+    bool is_shareable() const override { return true; }
 
     Status read(uint64_t offset, void* destination, size_t size, Error* error) override {
         if (offset > size_ || size > size_ - offset) return past_end(error, offset, size, size_);
@@ -58,6 +59,7 @@ class MemoryFile final : public FileReader {
 public:
     MemoryFile(const void* bytes, uint64_t size) : bytes_(static_cast<const char*>(bytes)), size_(size) {}
     uint64_t size() const override { return size_; }
+    bool is_shareable() const override { return true; }
     Status read(uint64_t offset, void* destination, size_t size, Error* error) override {
         if (offset > size_ || size > size_ - offset) return past_end(error, offset, size, size_);
         if (size > 0) std::memcpy(destination, bytes_ + offset, size);
@@ -74,6 +76,24 @@ private:
 void* allocate_pages(size_t size) {
     void* pages = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return pages == MAP_FAILED ? nullptr : pages;
+}
+
+// Starts at a multiple of 2 MB, the size of a large page: what the system gave before that and behind the end goes back.
+void* allocate_large_pages(size_t size) {
+    constexpr size_t large = size_t{2} << 20;
+    if (size > SIZE_MAX - 2 * large) return nullptr;
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t whole = (size + page - 1) / page * page;
+    auto* mapped = static_cast<char*>(allocate_pages(whole + large));
+    if (mapped == nullptr) return nullptr;
+    const size_t before = (large - reinterpret_cast<uintptr_t>(mapped) % large) % large;
+    char* pages = mapped + before;
+    if (before > 0) munmap(mapped, before);
+    munmap(pages + whole, large - before);
+#ifdef MADV_HUGEPAGE
+    madvise(pages, whole, MADV_HUGEPAGE);  // a wish; where it isn't granted nothing is lost
+#endif
+    return pages;
 }
 
 void free_pages(void* pages, size_t size) { munmap(pages, size); }

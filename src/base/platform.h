@@ -14,6 +14,7 @@ int32_t core_count();
 
 // Whole pages of the system's memory, for whom the caller remembers the size. Null: there are none.
 void* allocate_pages(size_t size);
+void* allocate_large_pages(size_t size);  // the same, on the system's large pages where it has them to give
 void free_pages(void* pages, size_t size);
 
 // Opens a regular file for reading. NOT_FOUND, IO (a directory, no permission, a device) name the path.

@@ -5,17 +5,15 @@
 
 #include <cstdint>
 
-#include "base/hooks.h"
 #include "base/memory.h"
 #include "cpu/tiers.h"
 #include "ops/backend.h"
 
 namespace treadle::cpu {
 
-// `progress` is asked while tensors are packed (bytes of the tensor at hand). INVALID_ARGUMENT: a tier that
-// this machine or build lacks. `memory` must outlive the store: packed weights are of kind weights, the
-// rest is scratch and other.
-[[nodiscard]] Status make_cpu_weight_store(CpuTier tier, const ProgressHook& progress, MemorySet& memory,
-                                           Owned<WeightStore>* out, Error* error);
+// INVALID_ARGUMENT: a tier that this machine or build lacks. `memory` must outlive the store: packed weights are
+// of kind weights, the rest is other.
+[[nodiscard]] Status make_cpu_weight_store(CpuTier tier, MemorySet& memory, Owned<WeightStore>* out,
+                                           Error* error);
 
 }  // namespace treadle::cpu

@@ -1,5 +1,6 @@
-// Packing: each row of the file is taken apart into codes and scales, which are then laid into the
-// planes of packed.h.
+// Packing, panel by panel: 16 rows of the file are taken apart into codes and scales, a stretch of columns at a
+// time, which are then laid into the planes of packed.h. A lane's four codes of a quad are one word, so that
+// shifts and masks work on all four.
 #include "cpu/pack.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace treadle::cpu {
 namespace {
 
 constexpr int64_t side_max = limits::vocabulary_max;  // no matrix of a model has a longer side
-constexpr size_t stretch_bytes = 1 << 20;             // of the file, read at once
+constexpr int32_t stretch_values = 256;               // of a row, taken apart at once
 constexpr int32_t group_values = 32;
 
 bool format_of(TensorType type, PackedFormat* out) {
@@ -55,192 +56,201 @@ size_t scale_plane_bytes(const PackedLayout& layout, int64_t columns) {
 
 size_t panels_of(int64_t rows) { return static_cast<size_t>((rows + panel_rows - 1) / panel_rows); }
 
-// What stays the same over the rows of one tensor.
-struct Packer {
-    TensorType type;
-    PackedLayout layout;
-    int32_t columns;
-    size_t row_bytes;             // in the file
-    AlignedArray<uint8_t> codes;  // of one row, as unpack_row gives them
-    AlignedArray<uint16_t> scale;
-    AlignedArray<uint16_t> minimum;
-    AlignedArray<uint8_t> sub_scale;
-    AlignedArray<uint8_t> sub_minimum;
-};
-
-// Where quad `quad` of a group lies: lines from `line` on, shifted left by `shift`.
-struct Place {
-    int32_t line;
-    int32_t shift;
-};
-
-Place place_of_nibble(int32_t quad) { return {quad % 4, quad / 4 * 4}; }
-Place place_of_crumb(int32_t quad) { return {quad / 4, quad % 4 * 2}; }
-
-// Lays the low `bits` of the four codes of a quad into its lane of a line.
-void lay(uint8_t* lines, int32_t lane, Place place, const uint8_t* quad_codes, int32_t from_bit,
-         int32_t bits) {
-    uint8_t* to = lines + place.line * 64 + lane * 4;
-    for (int32_t i = 0; i < 4; ++i) {
-        const int32_t part = quad_codes[i] >> from_bit & ((1 << bits) - 1);
-        to[i] = static_cast<uint8_t>(to[i] | part << place.shift);
-    }
+size_t row_bytes_of(const TypeInfo& info, int64_t columns) {
+    return static_cast<size_t>(columns) / info.block_values * info.block_bytes;
 }
 
-void lay_group(PackedCodes kind, const uint8_t* codes, int32_t lane, uint8_t* lines) {
-    for (int32_t quad = 0; quad < 8; ++quad) {
-        const uint8_t* four = codes + quad * 4;
-        switch (kind) {
-            case PackedCodes::u2:
-            case PackedCodes::u3: lay(lines, lane, place_of_crumb(quad), four, 0, 2); break;
-            case PackedCodes::u8: lay(lines, lane, {quad, 0}, four, 0, 8); break;
-            default: lay(lines, lane, place_of_nibble(quad), four, 0, 4); break;
-        }
-        if (kind == PackedCodes::u3) lay(lines + 2 * 64, lane, {0, quad}, four, 2, 1);
-        if (kind == PackedCodes::u5) lay(lines + 4 * 64, lane, {0, quad}, four, 4, 1);
-        if (kind == PackedCodes::u6) lay(lines + 4 * 64, lane, place_of_crumb(quad), four, 4, 2);
-    }
+// Up to 16 rows of the file that become one panel.
+struct FilePanel {
+    const uint8_t* bytes;
+    size_t row_bytes;
+    int32_t rows;
+
+    const uint8_t* row(int32_t lane) const { return bytes + static_cast<size_t>(lane) * row_bytes; }
+};
+
+uint32_t word_at(const uint8_t* bytes) {
+    uint32_t word;
+    std::memcpy(&word, bytes, sizeof word);
+    return word;
+}
+
+void put_word(uint8_t* lines, int32_t line, int32_t lane, uint32_t word) {
+    std::memcpy(lines + line * 64 + lane * 4, &word, sizeof word);
 }
 
 void put_f16(uint8_t* sixteen, int32_t lane, uint16_t value) { std::memcpy(sixteen + lane * 2, &value, 2); }
 
-// The scales of one row into its lane of the panel's scale plane.
-void lay_scales(const Packer& packer, int32_t lane, uint8_t* plane) {
-    const PackedLayout& layout = packer.layout;
+// ---- Any quantized type -------------------------------------------------------------------------------
+
+// A stretch of one row as unpack_row gives it.
+struct Stretch {
+    uint8_t codes[stretch_values];
+    uint16_t scale[stretch_values / 32];
+    uint16_t minimum[stretch_values / 32];
+    uint8_t sub_scale[stretch_values / 16];
+    uint8_t sub_minimum[stretch_values / 16];
+};
+
+uint32_t quad(const uint8_t* codes, int32_t index, int32_t from_bit, uint32_t mask) {
+    return word_at(codes + index * 4) >> from_bit & mask;
+}
+
+void lay_nibbles(const uint8_t* codes, int32_t lane, uint8_t* lines) {
+    for (int32_t i = 0; i < 4; ++i)
+        put_word(lines, i, lane, quad(codes, i, 0, 0x0f0f0f0f) | quad(codes, i + 4, 0, 0x0f0f0f0f) << 4);
+}
+
+void lay_crumbs(const uint8_t* codes, int32_t from_bit, int32_t lane, uint8_t* lines) {
+    for (int32_t i = 0; i < 2; ++i) {
+        uint32_t word = 0;
+        for (int32_t j = 0; j < 4; ++j) word |= quad(codes, i * 4 + j, from_bit, 0x03030303) << 2 * j;
+        put_word(lines, i, lane, word);
+    }
+}
+
+void lay_bits(const uint8_t* codes, int32_t from_bit, int32_t lane, uint8_t* line) {
+    uint32_t word = 0;
+    for (int32_t j = 0; j < 8; ++j) word |= quad(codes, j, from_bit, 0x01010101) << j;
+    put_word(line, 0, lane, word);
+}
+
+template <PackedCodes kind>
+void lay_group(const uint8_t* codes, int32_t lane, uint8_t* lines) {
+    switch (kind) {
+        case PackedCodes::u2: lay_crumbs(codes, 0, lane, lines); break;
+        case PackedCodes::u3:
+            lay_crumbs(codes, 0, lane, lines);
+            lay_bits(codes, 2, lane, lines + 2 * 64);
+            break;
+        case PackedCodes::u5:
+            lay_nibbles(codes, lane, lines);
+            lay_bits(codes, 4, lane, lines + 4 * 64);
+            break;
+        case PackedCodes::u6:
+            lay_nibbles(codes, lane, lines);
+            lay_crumbs(codes, 4, lane, lines + 4 * 64);
+            break;
+        default: lay_nibbles(codes, lane, lines); break;
+    }
+}
+
+// The scales of `values` columns into a lane of consecutive records.
+void lay_scales(const PackedLayout& layout, const Stretch& row, int32_t values, int32_t lane,
+                uint8_t* plane) {
     const int32_t groups_per_record = layout.record_values() / layout.group;
-    const int32_t records = packer.columns / layout.record_values();
-    for (int32_t record = 0; record < records; ++record, plane += layout.record_bytes()) {
-        if (layout.scale == PackedScale::e8m0) {
-            plane[lane] = packer.sub_scale[static_cast<size_t>(record)];
-            continue;
-        }
-        put_f16(plane, lane, packer.scale[static_cast<size_t>(record)]);
-        if (layout.has_minimum()) put_f16(plane + 32, lane, packer.minimum[static_cast<size_t>(record)]);
+    for (int32_t record = 0; record < values / layout.record_values();
+         ++record, plane += layout.record_bytes()) {
+        put_f16(plane, lane, row.scale[record]);
+        if (layout.has_minimum()) put_f16(plane + 32, lane, row.minimum[record]);
         uint8_t* to = plane + layout.record_head_bytes();
         for (int32_t i = 0; layout.group_scale_bytes() != 0 && i < groups_per_record;
              ++i, to += layout.group_scale_bytes()) {
-            const auto group =
-                static_cast<size_t>(record) * static_cast<size_t>(groups_per_record) + static_cast<size_t>(i);
-            to[lane] = packer.sub_scale[group];
-            if (layout.scale == PackedScale::u8_f16_min) to[16 + lane] = packer.sub_minimum[group];
+            const int32_t group = record * groups_per_record + i;
+            to[lane] = row.sub_scale[group];
+            if (layout.scale == PackedScale::u8_f16_min) to[16 + lane] = row.sub_minimum[group];
             if (layout.scale == PackedScale::u4_f16_min)
-                to[lane] =
-                    static_cast<uint8_t>((packer.sub_scale[group] & 15) | packer.sub_minimum[group] << 4);
+                to[lane] = static_cast<uint8_t>((row.sub_scale[group] & 15) | row.sub_minimum[group] << 4);
         }
     }
 }
 
-void lay_row(Packer& packer, const uint8_t* row, int32_t lane, uint8_t* code_plane, uint8_t* scale_plane) {
-    const PackedLayout& layout = packer.layout;
-    const auto columns = static_cast<size_t>(packer.columns);
-    if (layout.is_float()) {
-        const auto width = static_cast<size_t>(layout.value_bytes());
-        for (size_t k = 0; k < columns; ++k)
-            std::memcpy(code_plane + (k * panel_rows + static_cast<size_t>(lane)) * width, row + k * width,
-                        width);
-        return;
-    }
-    unpack_row(packer.type, row, columns,
-               {packer.codes.data(), packer.scale.data(), packer.minimum.data(), packer.sub_scale.data(),
-                packer.sub_minimum.data()});
+template <PackedCodes kind>
+void pack_stretches(const PackedWeight& weight, const FilePanel& from, uint8_t* codes, uint8_t* scales) {
+    const TypeInfo& info = type_info(weight.type);
+    const PackedLayout layout = packed_layout(weight.matrix.format);
     const size_t line_bytes = static_cast<size_t>(layout.lines_per_32()) * 64;
-    for (size_t group = 0; group < columns / group_values; ++group)
-        lay_group(layout.codes, packer.codes.data() + group * group_values, lane,
-                  code_plane + group * line_bytes);
-    lay_scales(packer, lane, scale_plane);
+    Stretch row;
+    for (int32_t first = 0; first < weight.matrix.columns; first += stretch_values) {
+        const int32_t values = std::min(stretch_values, weight.matrix.columns - first);
+        const size_t skipped = row_bytes_of(info, first);
+        for (int32_t lane = 0; lane < from.rows; ++lane) {
+            unpack_row(weight.type, from.row(lane) + skipped, static_cast<size_t>(values),
+                       {row.codes, row.scale, row.minimum, row.sub_scale, row.sub_minimum});
+            for (int32_t group = 0; group < values / group_values; ++group)
+                lay_group<kind>(row.codes + group * group_values, lane,
+                                codes + static_cast<size_t>(group) * line_bytes);
+            lay_scales(layout, row, values, lane, scales);
+        }
+        codes += static_cast<size_t>(values / group_values) * line_bytes;
+        scales += values / layout.record_values() * layout.record_bytes();
+    }
 }
 
-Packer make_packer(const TypeInfo& info, PackedFormat format, const WeightSource& source, Memory* scratch) {
-    Packer packer = {info.type,
-                     packed_layout(format),
-                     static_cast<int32_t>(source.columns),
-                     static_cast<size_t>(source.columns) / info.block_values * info.block_bytes,
-                     {},
-                     {},
-                     {},
-                     {},
-                     {}};
-    const PackedKind* kind = packed_kind(info.type);
-    if (kind == nullptr) return packer;
-    const auto columns = static_cast<size_t>(source.columns);
-    const size_t groups = columns / static_cast<size_t>(kind->group);
-    const size_t scales = columns / static_cast<size_t>(kind->scale_values);
-    packer.codes = AlignedArray<uint8_t>(scratch, columns);
-    packer.scale = AlignedArray<uint16_t>(scratch, scales);
-    packer.minimum = AlignedArray<uint16_t>(scratch, scales);
-    packer.sub_scale = AlignedArray<uint8_t>(scratch, groups);
-    packer.sub_minimum = AlignedArray<uint8_t>(scratch, groups);
-    return packer;
+// ---- Types whose blocks of 32 hold a panel's words already ---------------------------------------------
+
+// A block is `head_bytes` of scales, then the words of its lane, but for the bits in `flip`.
+template <int32_t head_bytes, int32_t words, uint32_t flip>
+void pack_words(const FilePanel& from, int32_t columns, uint8_t* codes, uint8_t* scales) {
+    constexpr int32_t block_bytes = head_bytes + words * 4;
+    for (int32_t block = 0; block < columns / group_values; ++block) {
+        for (int32_t lane = 0; lane < from.rows; ++lane) {
+            const uint8_t* bytes = from.row(lane) + block * block_bytes;
+            for (int32_t i = 0; i < words; ++i)
+                put_word(codes, i, lane, word_at(bytes + head_bytes + i * 4) ^ flip);
+            if (head_bytes == 1) scales[lane] = bytes[0];
+            if (head_bytes >= 2) std::memcpy(scales + lane * 2, bytes, 2);
+            if (head_bytes == 4) std::memcpy(scales + 32 + lane * 2, bytes + 2, 2);
+        }
+        codes += words * 64;
+        scales += head_bytes * panel_rows;
+    }
 }
 
-Status stopped(const WeightSource& source, Error* error) {
-    return fail(error, Status::STOPPED, "loading was stopped in tensor %s", source.name);
+// ---- Floats ---------------------------------------------------------------------------------------------
+
+template <class Value>
+void pack_floats(const FilePanel& from, int32_t columns, uint8_t* codes) {
+    for (int32_t lane = 0; lane < from.rows; ++lane) {
+        const uint8_t* row = from.row(lane);
+        uint8_t* to = codes + static_cast<size_t>(lane) * sizeof(Value);
+        for (int32_t k = 0; k < columns; ++k, row += sizeof(Value), to += panel_rows * sizeof(Value))
+            std::memcpy(to, row, sizeof(Value));
+    }
 }
 
-Status pack_matrix(WeightSource& source, const TypeInfo& info, PackedFormat format,
-                   const ProgressHook& progress, Memory* weights, Memory* scratch, PackedWeight* out,
-                   Error* error) {
-    Packer packer = make_packer(info, format, source, scratch);
-    const PackedLayout& layout = packer.layout;
-    const size_t panels = panels_of(source.rows);
+// Zeros wherever the panel's rows may leave bytes of a plane alone: its last line, or all of it where rows are missing.
+void clear_padding(int32_t rows, uint8_t* plane, size_t bytes) {
+    const size_t cleared = rows == panel_rows ? std::min<size_t>(bytes, 64) : bytes;
+    std::memset(plane + bytes - cleared, 0, cleared);
+}
 
-    PackedWeight packed;
-    packed.planes = AlignedArray<uint8_t>(weights, packed_bytes(format, source.rows, source.columns));
-    std::memset(packed.planes.data(), 0, packed.planes.bytes());
-    PackedMatrix& matrix = packed.matrix;
-    matrix.rows = static_cast<int32_t>(source.rows);
-    matrix.columns = packer.columns;
+void pack_panel(const PackedWeight& weight, const FilePanel& from, uint8_t* codes, uint8_t* scales) {
+    const PackedMatrix& matrix = weight.matrix;
+    const int32_t columns = matrix.columns;
+    switch (weight.type) {
+        case TensorType::F32: return pack_floats<uint32_t>(from, columns, codes);
+        case TensorType::F16:
+        case TensorType::BF16: return pack_floats<uint16_t>(from, columns, codes);
+        case TensorType::IQ4_NL:
+        case TensorType::Q4_0: return pack_words<2, 4, 0>(from, columns, codes, scales);
+        case TensorType::Q4_1: return pack_words<4, 4, 0>(from, columns, codes, scales);
+        case TensorType::Q8_0: return pack_words<2, 8, 0x80808080>(from, columns, codes, scales);
+        case TensorType::MXFP4: return pack_words<1, 4, 0>(from, columns, codes, scales);
+        default: break;
+    }
+    switch (packed_layout(matrix.format).codes) {
+        case PackedCodes::u2: return pack_stretches<PackedCodes::u2>(weight, from, codes, scales);
+        case PackedCodes::u3: return pack_stretches<PackedCodes::u3>(weight, from, codes, scales);
+        case PackedCodes::u5: return pack_stretches<PackedCodes::u5>(weight, from, codes, scales);
+        case PackedCodes::u6: return pack_stretches<PackedCodes::u6>(weight, from, codes, scales);
+        default: return pack_stretches<PackedCodes::u4>(weight, from, codes, scales);
+    }
+}
+
+void lay_out_matrix(const WeightShape& tensor, const TypeInfo& info, PackedFormat format, PackedWeight* out) {
+    const PackedLayout layout = packed_layout(format);
+    PackedMatrix& matrix = out->matrix;
+    matrix.rows = static_cast<int32_t>(tensor.rows);
+    matrix.columns = static_cast<int32_t>(tensor.columns);
     matrix.reads_f32 = layout.is_float();
     matrix.format = format;
-    matrix.code_bytes_per_panel = code_plane_bytes(layout, source.columns);
-    matrix.scale_bytes_per_panel = scale_plane_bytes(layout, source.columns);
-    uint8_t* const code_planes = packed.planes.data();
-    uint8_t* const scale_planes = code_planes + panels * matrix.code_bytes_per_panel;
-    matrix.codes = code_planes;
-    matrix.scales = scale_planes;
+    matrix.code_bytes_per_panel = code_plane_bytes(layout, tensor.columns);
+    matrix.scale_bytes_per_panel = scale_plane_bytes(layout, tensor.columns);
     if (layout.codes == PackedCodes::table4)
         for (size_t i = 0; i < 16; ++i)
             matrix.table[i] = static_cast<uint8_t>(packed_kind(info.type)->table[i] + 128);
-
-    const size_t panel_file_bytes = packer.row_bytes * panel_rows;
-    const size_t stretch_panels = std::min(std::max<size_t>(stretch_bytes / panel_file_bytes, 1), panels);
-    const size_t stretch_rows = std::min(stretch_panels * panel_rows, static_cast<size_t>(source.rows));
-    AlignedArray<uint8_t> stretch(scratch, stretch_rows * packer.row_bytes);
-    const auto rows = static_cast<size_t>(source.rows);
-    for (size_t first = 0; first < rows; first += stretch_rows) {
-        const size_t offset = first * packer.row_bytes;
-        if (!progress.go_on(offset, source.bytes)) return stopped(source, error);
-        const size_t count = std::min(stretch_rows, rows - first);
-        TREADLE_TRY(source.read(offset, stretch.data(), count * packer.row_bytes, error));
-        for (size_t i = 0; i < count; ++i) {
-            const size_t panel = (first + i) / panel_rows;
-            lay_row(packer, stretch.data() + i * packer.row_bytes,
-                    static_cast<int32_t>((first + i) % panel_rows),
-                    code_planes + panel * matrix.code_bytes_per_panel,
-                    scale_planes + panel * matrix.scale_bytes_per_panel);
-        }
-    }
-    if (!progress.go_on(source.bytes, source.bytes)) return stopped(source, error);
-    *out = std::move(packed);
-    return Status::OK;
-}
-
-Status pack_vector(WeightSource& source, const TypeInfo& info, const ProgressHook& progress, Memory* weights,
-                   Memory* scratch, PackedWeight* out, Error* error) {
-    if (source.rows != 1)
-        return fail(error, Status::CORRUPT, "tensor %s has %lld rows where one is expected", source.name,
-                    static_cast<long long>(source.rows));
-    const auto columns = static_cast<size_t>(source.columns);
-    AlignedArray<uint8_t> raw(scratch, columns * info.block_bytes);
-    if (!progress.go_on(0, source.bytes)) return stopped(source, error);
-    TREADLE_TRY(source.read(0, raw.data(), raw.bytes(), error));
-    PackedWeight packed;
-    packed.vector = AlignedArray<float>(weights, (columns + 15) / 16 * 16);
-    std::fill(packed.vector.begin(), packed.vector.end(), 0.0f);
-    decode_row(info.type, raw.data(), columns, packed.vector.data());
-    if (!progress.go_on(source.bytes, source.bytes)) return stopped(source, error);
-    *out = std::move(packed);
-    return Status::OK;
+    out->bytes = packed_bytes(format, tensor.rows, tensor.columns);
 }
 
 }  // namespace
@@ -250,37 +260,79 @@ size_t packed_bytes(PackedFormat format, int64_t rows, int64_t columns) {
     return panels_of(rows) * (code_plane_bytes(layout, columns) + scale_plane_bytes(layout, columns));
 }
 
-Status pack_weight(WeightSource& source, WeightUse use, const ProgressHook& progress, Memory* weights,
-                   Memory* scratch, PackedWeight* out, Error* error) {
-    const TypeInfo* info = type_info(source.type);
+Status lay_out_weight(const WeightShape& tensor, WeightUse use, PackedWeight* out, Error* error) {
+    const TypeInfo* info = type_info(tensor.type);
     PackedFormat format = PackedFormat::f32;
     if (info == nullptr || !format_of(info->type, &format)) {
-        const char* name = foreign_type_name(source.type);
+        const char* name = foreign_type_name(tensor.type);
         return fail(error, Status::UNSUPPORTED_TYPE, "tensor %s has type %u (%s), which is not supported",
-                    source.name, source.type, name == nullptr ? "unknown" : name);
+                    tensor.name, tensor.type, name == nullptr ? "unknown" : name);
     }
-    if (source.rows < 1 || source.columns < 1 || source.rows > side_max || source.columns > side_max)
-        return fail(error, Status::LIMIT, "tensor %s is %lld x %lld; each side may be 1 to %lld", source.name,
-                    static_cast<long long>(source.rows), static_cast<long long>(source.columns),
+    if (tensor.rows < 1 || tensor.columns < 1 || tensor.rows > side_max || tensor.columns > side_max)
+        return fail(error, Status::LIMIT, "tensor %s is %lld x %lld; each side may be 1 to %lld", tensor.name,
+                    static_cast<long long>(tensor.rows), static_cast<long long>(tensor.columns),
                     static_cast<long long>(side_max));
-    const auto rows = static_cast<uint64_t>(source.rows);
-    const auto columns = static_cast<uint64_t>(source.columns);
+    const auto rows = static_cast<uint64_t>(tensor.rows);
+    const auto columns = static_cast<uint64_t>(tensor.columns);
     if (columns % info->block_values != 0)
         return fail(error, Status::CORRUPT,
-                    "tensor %s has rows of %llu values, no multiple of the %u in a block of %s", source.name,
+                    "tensor %s has rows of %llu values, no multiple of the %u in a block of %s", tensor.name,
                     static_cast<unsigned long long>(columns), info->block_values, info->name);
     const uint64_t bytes = rows * (columns / info->block_values * info->block_bytes);
-    if (source.bytes != bytes)
+    if (tensor.bytes != bytes)
         return fail(error, Status::CORRUPT, "tensor %s has %llu bytes where its shape and type need %llu",
-                    source.name, static_cast<unsigned long long>(source.bytes),
+                    tensor.name, static_cast<unsigned long long>(tensor.bytes),
                     static_cast<unsigned long long>(bytes));
-    if (use == WeightUse::matrix)
-        return pack_matrix(source, *info, format, progress, weights, scratch, out, error);
-    if (!packed_layout(format).is_float())
+    if (use == WeightUse::vector && !packed_layout(format).is_float())
         return fail(error, Status::UNSUPPORTED_TYPE,
-                    "tensor %s has type %s; gains and biases must be F32, F16 or BF16", source.name,
+                    "tensor %s has type %s; gains and biases must be F32, F16 or BF16", tensor.name,
                     info->name);
-    return pack_vector(source, *info, progress, weights, scratch, out, error);
+    if (use == WeightUse::vector && rows != 1)
+        return fail(error, Status::CORRUPT, "tensor %s has %lld rows where one is expected", tensor.name,
+                    static_cast<long long>(tensor.rows));
+    PackedWeight weight;
+    weight.type = info->type;
+    if (use == WeightUse::matrix) {
+        lay_out_matrix(tensor, *info, format, &weight);
+    } else {
+        weight.matrix.columns = static_cast<int32_t>(tensor.columns);
+        weight.bytes = round_up_64(columns * sizeof(float));
+    }
+    *out = weight;
+    return Status::OK;
+}
+
+void place_weight(uint8_t* memory, PackedWeight* weight) {
+    PackedMatrix& matrix = weight->matrix;
+    weight->planes = memory;
+    if (weight->is_vector()) {
+        weight->vector = {reinterpret_cast<float*>(memory), weight->bytes / sizeof(float)};
+    } else {
+        matrix.codes = memory;
+        matrix.scales = memory + static_cast<size_t>(matrix.panels()) * matrix.code_bytes_per_panel;
+    }
+}
+
+void pack_rows(const PackedWeight& weight, int64_t first_row, int64_t rows, const void* bytes) {
+    const PackedMatrix& matrix = weight.matrix;
+    if (weight.is_vector()) {
+        std::fill(weight.vector.begin(), weight.vector.end(), 0.0f);
+        decode_row(weight.type, bytes, static_cast<size_t>(matrix.columns), weight.vector.data());
+        return;
+    }
+    const size_t row_bytes = row_bytes_of(type_info(weight.type), matrix.columns);
+    uint8_t* scale_planes =
+        weight.planes + static_cast<size_t>(matrix.panels()) * matrix.code_bytes_per_panel;
+    for (int64_t row = 0; row < rows; row += panel_rows) {
+        const auto panel = static_cast<size_t>((first_row + row) / panel_rows);
+        const FilePanel from = {static_cast<const uint8_t*>(bytes) + static_cast<size_t>(row) * row_bytes,
+                                row_bytes, static_cast<int32_t>(std::min<int64_t>(panel_rows, rows - row))};
+        uint8_t* codes = weight.planes + panel * matrix.code_bytes_per_panel;
+        uint8_t* scales = scale_planes + panel * matrix.scale_bytes_per_panel;
+        clear_padding(from.rows, codes, matrix.code_bytes_per_panel);
+        clear_padding(from.rows, scales, matrix.scale_bytes_per_panel);
+        pack_panel(weight, from, codes, scales);
+    }
 }
 
 }  // namespace treadle::cpu

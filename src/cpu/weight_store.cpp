@@ -5,20 +5,36 @@
 
 namespace treadle::cpu {
 
-Status CpuWeightStore::load_weight(WeightSource& source, WeightUse use, WeightId* out, Error* error) {
+Status CpuWeightStore::add(const WeightShape& tensor, WeightUse use, WeightId* out, Error* error) {
     if (weights_.size() >= limits::tensors_max) {
-        return fail(error, Status::LIMIT, "tensor %s: a model may have %llu tensors", source.name,
+        return fail(error, Status::LIMIT, "tensor %s: a model may have %llu tensors", tensor.name,
                     static_cast<unsigned long long>(limits::tensors_max));
     }
-    StoredWeight weight{
-        std::pmr::string(source.name, &memory_.other), use, static_cast<int32_t>(source.columns), {}};
-    TREADLE_TRY(
-        pack_weight(source, use, progress_, &memory_.weights, &memory_.scratch, &weight.packed, error));
-    const size_t bytes = weight.packed.bytes();
-    weights_.push_back(std::move(weight));
-    bytes_ += bytes;
+    PackedWeight packed;
+    TREADLE_TRY(lay_out_weight(tensor, use, &packed, error));
+    weights_.push_back(
+        {std::pmr::string(tensor.name, &memory_.other), use, static_cast<int32_t>(tensor.columns), packed});
     *out = static_cast<WeightId>(weights_.size() - 1);
     return Status::OK;
+}
+
+// One slab, so that the system can give it large pages, and the memory is refused before anything is read.
+void CpuWeightStore::allocate() {
+    size_t bytes = 0;
+    for (size_t i = allocated_; i < weights_.size(); ++i) bytes += weights_[i].packed.bytes;
+    AlignedArray<uint8_t> slab(&memory_.weights, bytes);
+    slabs_.push_back(std::move(slab));
+    uint8_t* place = slabs_.back().data();
+    for (; allocated_ < weights_.size(); ++allocated_) {
+        PackedWeight& packed = weights_[allocated_].packed;
+        place_weight(place, &packed);
+        place += packed.bytes;
+    }
+    bytes_ += bytes;
+}
+
+void CpuWeightStore::pack(WeightId id, int64_t first_row, int64_t rows, const void* bytes) {
+    pack_rows(weights_[static_cast<size_t>(id)].packed, first_row, rows, bytes);
 }
 
 const StoredWeight* CpuWeightStore::find(WeightId id) const {
@@ -26,14 +42,13 @@ const StoredWeight* CpuWeightStore::find(WeightId id) const {
                                                                 : nullptr;
 }
 
-Status make_cpu_weight_store(CpuTier tier, const ProgressHook& progress, MemorySet& memory,
-                             Owned<WeightStore>* out, Error* error) {
+Status make_cpu_weight_store(CpuTier tier, MemorySet& memory, Owned<WeightStore>* out, Error* error) {
     if (tier < CpuTier::automatic || tier > CpuTier::avx512)
         return fail(error, Status::INVALID_ARGUMENT, "tier %d is unknown", static_cast<int>(tier));
     const Kernels& kernels = kernels_of(tier);
     if (!cpu_has(tier))
         return fail(error, Status::INVALID_ARGUMENT, "tier %s: this processor lacks it", kernels.tier);
-    *out = make_owned<CpuWeightStore>(&memory.other, kernels, progress, memory);
+    *out = make_owned<CpuWeightStore>(&memory.other, kernels, memory);
     return Status::OK;
 }
 

@@ -1,7 +1,7 @@
 // The packed weights of one model on the CPU. Filled once while the model is loaded, then only read, by all
 // of its backends.
 //
-// Invariant: ids are handed out in order from 0; what was loaded stays where it is until the store goes.
+// Invariant: ids are handed out in order from 0; what was allocated stays where it is until the store goes.
 #pragma once
 
 #include <memory_resource>
@@ -23,11 +23,12 @@ struct StoredWeight {
 
 class CpuWeightStore final : public WeightStore {
 public:
-    CpuWeightStore(const Kernels& kernels, const ProgressHook& progress, MemorySet& memory)
-        : kernels_(kernels), progress_(progress), memory_(memory), weights_(&memory.other) {}
+    CpuWeightStore(const Kernels& kernels, MemorySet& memory)
+        : kernels_(kernels), memory_(memory), weights_(&memory.other), slabs_(&memory.other) {}
 
-    [[nodiscard]] Status load_weight(WeightSource& source, WeightUse use, WeightId* out,
-                                     Error* error) override;
+    [[nodiscard]] Status add(const WeightShape& tensor, WeightUse use, WeightId* out, Error* error) override;
+    void allocate() override;
+    void pack(WeightId id, int64_t first_row, int64_t rows, const void* bytes) override;
     size_t bytes() const override { return bytes_; }
     const char* numerics_id() const override {
         return "cpu-1";
@@ -41,9 +42,10 @@ public:
 
 private:
     const Kernels& kernels_;
-    const ProgressHook progress_;
     MemorySet& memory_;
     std::pmr::vector<StoredWeight> weights_;
+    std::pmr::vector<AlignedArray<uint8_t>> slabs_;  // one for each call of allocate
+    size_t allocated_ = 0;                           // weights that have their memory
     size_t bytes_ = 0;
 };
 

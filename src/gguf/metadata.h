@@ -72,6 +72,9 @@ class Metadata {
 public:
     explicit Metadata(Memory* memory) : bytes_(memory), entries_(memory), string_offsets_(memory) {}
 
+    // The file from its first byte to the end of its tensor infos.
+    std::string_view header() const { return {bytes_.data(), bytes_.size()}; }
+
     bool has(std::string_view key) const { return find(key) != nullptr; }
     // False if the key is absent. The element type is that of an array, else the type itself.
     bool type_of(std::string_view key, ValueType* type, ValueType* element_type) const;

@@ -136,6 +136,11 @@ uint64_t GgufFile::file_bytes() const {
     return sum;
 }
 
+bool GgufFile::is_shareable() const {
+    return std::all_of(parts_.begin(), parts_.end(),
+                       [](const Part& part) { return part.reader->is_shareable(); });
+}
+
 const TensorView* GgufFile::find_tensor(std::string_view name) const {
     const auto place = std::lower_bound(
         by_name_.begin(), by_name_.end(), name,

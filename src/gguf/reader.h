@@ -1,6 +1,5 @@
 // Reads GGUF model files (versions 2 and 3, little-endian, also split into parts) from strangers: bytes in,
-// typed views or a status out. Called by the model loader, once per model; afterwards read_tensor may be
-// called from several threads at once if the file readers allow it.
+// typed views or a status out. Called by the model loader, once per model.
 //
 // Invariant: nothing is believed before it was checked against the size of the file; memory stays within a
 // small multiple of the header's bytes; a file that was accepted names no byte outside of itself and no byte
@@ -53,12 +52,13 @@ public:
     const Metadata& metadata() const { return *parts_.front().metadata; }
     uint32_t file_count() const { return static_cast<uint32_t>(parts_.size()); }
     uint64_t file_bytes() const;  // of all parts
+    bool is_shareable() const;
 
     const std::pmr::vector<TensorView>& tensors() const { return tensors_; }  // as they stand in the file
     const TensorView* find_tensor(std::string_view name) const;               // null: there is none
     uint64_t tensor_bytes() const { return tensor_bytes_; }                   // of all tensors
 
-    // Copies `size` bytes from `offset` within the tensor.
+    // Copies `size` bytes from `offset` within the tensor. Where is_shareable(), several threads may at once.
     [[nodiscard]] Status read_tensor(const TensorView& tensor, uint64_t offset, void* destination,
                                      size_t size, Error* error) const;
 

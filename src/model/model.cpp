@@ -1,7 +1,7 @@
 // Loading of a model, phase by phase.
 #include "model/model.h"
 
-#include <algorithm>
+#include <string_view>
 
 #include "model/fingerprint.h"
 #include "model/llama.h"
@@ -25,7 +25,7 @@ public:
         TREADLE_TRY(read_gguf(reader_, siblings, &memory_.scratch, &file_, error_));
         TREADLE_TRY(read_hyper_parameters(file_->metadata(), &model_.hyper_parameters_, error_));
         TREADLE_TRY(read_text());
-        TREADLE_TRY(hash_header());
+        hash_header();
         TREADLE_TRY(make_rope_table());
         TREADLE_TRY(load_weights(*file_, model_.hyper_parameters_, hooks_, *model_.store_, &memory_.scratch,
                                  &fingerprint_, &model_.weights_, error_));
@@ -46,24 +46,12 @@ private:
         return Status::OK;
     }
 
-    // All bytes of the first part before its first tensor; of tensors in other parts what the reader made of
-    // their headers.
-    Status hash_header() {
-        uint64_t header_bytes = reader_.size();
-        for (const TensorView& tensor : file_->tensors()) {
-            if (tensor.file_index == 0)
-                header_bytes = std::min(header_bytes, tensor.offset);
-            else
-                hash_tensor_info(tensor);
-        }
-        char chunk[4096];
-        for (uint64_t done = 0; done < header_bytes;) {
-            const auto size = static_cast<size_t>(std::min<uint64_t>(sizeof chunk, header_bytes - done));
-            TREADLE_TRY(reader_.read(done, chunk, size, error_));
-            fingerprint_.update(chunk, size);
-            done += size;
-        }
-        return Status::OK;
+    // The header of the first part; of tensors in other parts what the reader made of their headers.
+    void hash_header() {
+        const std::string_view header = file_->metadata().header();
+        fingerprint_.update(header.data(), header.size());
+        for (const TensorView& tensor : file_->tensors())
+            if (tensor.file_index != 0) hash_tensor_info(tensor);
     }
 
     void hash_tensor_info(const TensorView& tensor) {

@@ -2,7 +2,7 @@
 // hyper-parameters, the rope table and the packed weights in the store of the backend that the api layer
 // chose; engines make their programs and backends from it.
 //
-// Life of a load:   header ─► hyper-parameters ─► vocabulary ─► check all tensors ─► pack each
+// Life of a load:   header ─► hyper-parameters ─► vocabulary ─► check all tensors ─► allocate ─► read and pack
 //
 // Invariant: constant once loaded, so that engines on many threads share it; a load that fails leaves nothing
 // behind.

@@ -61,10 +61,11 @@ constexpr LayerTensor layer_tensors[] = {
 
 constexpr const char* rope_factors_name = "rope_freqs.weight";
 
-struct PlannedTensor {
+// A tensor that the model needs, and where it keeps the store's id.
+struct FoundTensor {
     const TensorView* tensor;
-    WeightId* id;
     WeightUse use;
+    WeightId* id;
 };
 
 // Finds and checks tensors, and remembers which of the file's were asked for.
@@ -86,8 +87,7 @@ public:
                         "tensor %s is %s; gains and biases may be F32, F16 or BF16", name,
                         type_info(tensor->type).name);
         used_[static_cast<size_t>(tensor - file_.tensors().data())] = 1;
-        tensors_.push_back({tensor, id, use});
-        bytes_ += tensor->bytes;
+        tensors_.push_back({tensor, use, id});
         return Status::OK;
     }
 
@@ -110,15 +110,14 @@ public:
         return Status::OK;
     }
 
-    std::pmr::vector<PlannedTensor>& in_file_order() {
-        std::sort(tensors_.begin(), tensors_.end(), [](const PlannedTensor& a, const PlannedTensor& b) {
+    const std::pmr::vector<FoundTensor>& in_file_order() {
+        std::sort(tensors_.begin(), tensors_.end(), [](const FoundTensor& a, const FoundTensor& b) {
             if (a.tensor->file_index != b.tensor->file_index)
                 return a.tensor->file_index < b.tensor->file_index;
             return a.tensor->offset < b.tensor->offset;
         });
         return tensors_;
     }
-    uint64_t bytes() const { return bytes_; }
 
 private:
     Status check_shape(const TensorView& tensor, const char* name, int32_t columns, int32_t rows) const {
@@ -138,59 +137,18 @@ private:
 
     const GgufFile& file_;
     Error* error_;
-    std::pmr::vector<PlannedTensor> tensors_;
+    std::pmr::vector<FoundTensor> tensors_;
     std::pmr::vector<uint8_t> used_;  // of the file's tensors
-    uint64_t bytes_ = 0;
 };
 
-// A tensor of the file as the store reads it. Each read asks the host whether to go on, and feeds the
-// fingerprint with the bytes that it has not had yet; bytes that the store skipped are fed by finish.
-class FileWeightSource final : public WeightSource {
-public:
-    FileWeightSource(const GgufFile& file, const PlannedTensor& planned, const ProgressHook& progress,
-                     uint64_t done_before, uint64_t total, Fingerprint* fingerprint)
-        : file_(file), tensor_(*planned.tensor), progress_(progress), done_before_(done_before),
-          total_(total), fingerprint_(fingerprint) {
-        const size_t length = std::min(tensor_.name.size(), sizeof name_ - 1);
-        std::memcpy(name_, tensor_.name.data(), length);
-        name = name_;
-        type = static_cast<uint32_t>(tensor_.type);
-        columns = static_cast<int64_t>(tensor_.dims[0]);
-        rows = static_cast<int64_t>(tensor_.rows());
-        bytes = tensor_.bytes;
-    }
-
-    Status read(uint64_t offset, void* destination, size_t size, Error* error) override {
-        if (!progress_.go_on(done_before_ + fed_, total_))
-            return fail(error, Status::STOPPED, "loading was stopped after %llu of %llu bytes",
-                        static_cast<Whole>(done_before_ + fed_), static_cast<Whole>(total_));
-        TREADLE_TRY(file_.read_tensor(tensor_, offset, destination, size, error));
-        if (offset <= fed_ && offset + size > fed_) {
-            const auto known = static_cast<size_t>(fed_ - offset);
-            fingerprint_->update(static_cast<const char*>(destination) + known, size - known);
-            fed_ = offset + size;
-        }
-        return Status::OK;
-    }
-
-    Status finish(Error* error) {
-        char chunk[4096];
-        while (fed_ < bytes)
-            TREADLE_TRY(read(fed_, chunk, static_cast<size_t>(std::min<uint64_t>(sizeof chunk, bytes - fed_)),
-                             error));
-        return Status::OK;
-    }
-
-private:
-    const GgufFile& file_;
-    const TensorView& tensor_;
-    const ProgressHook& progress_;
-    uint64_t done_before_;
-    uint64_t total_;
-    uint64_t fed_ = 0;  // bytes from the tensor's start that the fingerprint has had
-    Fingerprint* fingerprint_;
-    char name_[limits::name_bytes_max + 1] = {};
-};
+Status add_to_store(const FoundTensor& found, WeightStore& store, Error* error) {
+    const TensorView& tensor = *found.tensor;
+    char name[limits::name_bytes_max + 1] = {};
+    std::memcpy(name, tensor.name.data(), std::min(tensor.name.size(), sizeof name - 1));
+    const WeightShape shape = {name, static_cast<uint32_t>(tensor.type), static_cast<int64_t>(tensor.rows()),
+                               static_cast<int64_t>(tensor.dims[0]), tensor.bytes};
+    return store.add(shape, found.use, found.id, error);
+}
 
 Status plan_layer(const HyperParameters& model, int32_t layer, TensorPlan& plan, LayerWeights* weights) {
     for (const LayerTensor& tensor : layer_tensors) {
@@ -223,16 +181,13 @@ Status load_weights(const GgufFile& file, const HyperParameters& model, const Lo
     TREADLE_TRY(plan_all(model, plan, out));
     TREADLE_TRY(plan.refuse_unknown(architecture_name(model.architecture), hooks.log));
 
-    uint64_t done = 0;
-    for (const PlannedTensor& planned : plan.in_file_order()) {
-        FileWeightSource source(file, planned, hooks.progress, done, plan.bytes(), fingerprint);
-        TREADLE_TRY(store.load_weight(source, planned.use, planned.id, error));
-        TREADLE_TRY(source.finish(error));
-        done += planned.tensor->bytes;
+    std::pmr::vector<PlannedTensor> planned(scratch);
+    for (const FoundTensor& found : plan.in_file_order()) {
+        TREADLE_TRY(add_to_store(found, store, error));
+        planned.push_back({found.tensor, *found.id});
     }
-    if (!hooks.progress.go_on(done, done))
-        return fail(error, Status::STOPPED, "loading was stopped after all %llu bytes",
-                    static_cast<Whole>(done));
+    store.allocate();
+    TREADLE_TRY(WeightReader(file, planned, hooks, store, scratch, fingerprint, error).read_all());
     if (out->head == no_weight) out->head = out->token_embedding;
     return Status::OK;
 }

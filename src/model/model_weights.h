@@ -1,8 +1,7 @@
-// Finds the tensors of the llama family in a file, checks names, shapes and types, and hands each to the
+// Finds the tensors of the llama family in a file, checks names, shapes and types, and gets each into the
 // backend's store. Called once by the model loader.
 //
-// Invariant: nothing is packed before every tensor was found and checked; bytes are read in the order of the
-// file, each once.
+// Invariant: nothing is read before every tensor was found and checked, and its memory is there.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include "gguf/reader.h"
 #include "model/fingerprint.h"
 #include "model/hyper_parameters.h"
+#include "model/weight_reader.h"
 #include "ops/backend.h"
 
 namespace treadle {
@@ -47,14 +47,9 @@ struct LlamaWeights {
     std::pmr::vector<LayerWeights> layers;
 };
 
-struct LoadHooks {
-    LogHook log;
-    ProgressHook progress;
-};
-
 // CORRUPT: a tensor is missing or has another shape. UNSUPPORTED_TYPE: a gain or bias is quantized.
 // UNSUPPORTED_ARCHITECTURE: a tensor that this forward has no place for. STOPPED: the progress hook said so.
-// Other statuses come from file or store. Feeds every tensor's bytes to `fingerprint`.
+// Other statuses come from file or store. Feeds `fingerprint` with every tensor.
 [[nodiscard]] Status load_weights(const GgufFile& file, const HyperParameters& model, const LoadHooks& hooks,
                                   WeightStore& store, Memory* scratch, Fingerprint* fingerprint,
                                   LlamaWeights* out, Error* error);

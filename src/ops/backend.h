@@ -2,6 +2,7 @@
 // (Backend, one per engine). The runner calls it; the CPU backend is src/cpu, and the tests own one that is late, failing and
 // poisoning.
 //
+// Life of a load:   add each tensor ─► allocate ─► pack every row of each, in any order, on any threads ─► make_backend
 // Life of a pass:   begin(input) ─► advance(deadline) ─► more … pending … done ─► results() until the next begin
 //
 // Invariant: what a pass computes does not depend on where advance was cut, on the number of threads, or on the other rows.
@@ -20,16 +21,15 @@
 namespace treadle {
 
 // A tensor as it lies in its file, row-major, `columns` values along each row (the input dimension of a matrix).
-class WeightSource {
-public:
-    virtual ~WeightSource() = default;
+struct WeightShape {
     const char* name = "";
     uint32_t type = 0;  // GGUF's number of the type; the backend answers UNSUPPORTED_TYPE for those it lacks
     int64_t rows = 0;
     int64_t columns = 0;
     uint64_t bytes = 0;  // in the file
-    [[nodiscard]] virtual Status read(uint64_t offset, void* destination, size_t size, Error* error) = 0;
 };
+
+constexpr int64_t weight_row_step = 16;  // tensors are packed in multiples of so many rows
 
 enum class WeightUse : uint8_t {
     matrix,  // of Linear, Logits and Embed
@@ -48,12 +48,19 @@ class WeightStore {
 public:
     virtual ~WeightStore() = default;
 
-    // Packs one tensor; reads it in chunks, so that memory beyond the packed form stays small, and asks `progress` between
-    // chunks (STOPPED). Thread rule: one call at a time.
-    [[nodiscard]] virtual Status load_weight(WeightSource& source, WeightUse use, WeightId* out,
-                                             Error* error) = 0;
+    // Checks a tensor and gives it the next id. On failure the store is as before.
+    [[nodiscard]] virtual Status add(const WeightShape& tensor, WeightUse use, WeightId* out,
+                                     Error* error) = 0;
 
-    virtual size_t bytes() const = 0;  // of all packed weights
+    // Takes memory for all that was added since the last call; std::bad_alloc where there is none.
+    virtual void allocate() = 0;
+
+    // Packs rows first_row .. first_row + rows - 1, which lie in `bytes` as in the file. first_row is a multiple of
+    // weight_row_step, and rows too, unless these are the last. Allocates nothing. Thread rule: any number of calls at once,
+    // each with other rows.
+    virtual void pack(WeightId id, int64_t first_row, int64_t rows, const void* bytes) = 0;
+
+    virtual size_t bytes() const = 0;  // of the memory for packed weights
     virtual const char* numerics_id()
         const = 0;                         // backend, architecture and version of the numerics contract
     virtual const char* tier() const = 0;  // which code runs, by its name in cpu/tiers.h

@@ -11,11 +11,11 @@
 #include <random>
 #include <vector>
 
+#include "../support/whole_weight.h"
 #include "base/float16.h"
 #include "base/float_mode.h"
 #include "bench_tiers.h"
 #include "cpu/linear.h"
-#include "cpu/pack.h"
 #include "quant/types.h"
 
 using namespace treadle;
@@ -31,41 +31,35 @@ void* allocate(void*, size_t size, size_t alignment, int32_t) {
 void release(void*, void* pointer, size_t, size_t, int32_t) { std::free(pointer); }
 
 // A tensor of random blocks whose f16 fields, at most two, are small numbers.
-class RandomSource final : public WeightSource {
-public:
-    RandomSource(TensorType tensor_type, int64_t row_count, int64_t column_count) {
+struct RandomTensor : WeightShape {
+    RandomTensor(TensorType tensor_type, int64_t row_count, int64_t column_count) {
         name = "random";
         type = static_cast<uint32_t>(tensor_type);
         rows = row_count;
         columns = column_count;
         const TypeInfo& info = type_info(tensor_type);
         bytes = static_cast<uint64_t>(rows * columns) / info.block_values * info.block_bytes;
+        data.resize(bytes);
+        std::mt19937 random(1);
+        for (uint8_t& byte : data) byte = static_cast<uint8_t>(random() & 0x2f);  // halves below 0.125
     }
-    Status read(uint64_t, void* destination, size_t size, Error*) override {
-        auto* to = static_cast<uint8_t*>(destination);
-        for (size_t i = 0; i < size; ++i)
-            to[i] = static_cast<uint8_t>(random_() & 0x2f);  // halves below 0.125
-        return Status::OK;
-    }
-
-private:
-    std::mt19937 random_{1};
+    std::vector<uint8_t> data;
 };
 
 struct Weights {
     Weights(TensorType type, int64_t rows, int64_t columns) {
-        RandomSource source(type, rows, columns);
-        const size_t copies = std::max<size_t>(1, cold_bytes / source.bytes);
+        const RandomTensor tensor(type, rows, columns);
+        const size_t copies = std::max<size_t>(1, cold_bytes / tensor.bytes);
         for (size_t i = 0; i < copies; ++i) {
             Error error;
             packed.emplace_back();
-            if (pack_weight(source, WeightUse::matrix, {}, &memory.weights, &memory.scratch, &packed.back(),
-                            &error) != Status::OK)
+            if (test::pack_whole(tensor, WeightUse::matrix, tensor.data.data(), &memory.weights,
+                                 &packed.back(), &error) != Status::OK)
                 std::exit(1);
         }
     }
     MemorySet memory{{nullptr, allocate, release}};
-    std::vector<PackedWeight> packed;
+    std::vector<test::WholeWeight> packed;
 };
 
 struct Activations {
@@ -105,7 +99,7 @@ void matrix(benchmark::State& state) {
     const auto calls = static_cast<double>(state.iterations());
     state.counters["GMAC/s"] =
         benchmark::Counter(1e-9 * rows * outputs * columns * calls, benchmark::Counter::kIsRate);
-    state.counters["GB/s"] = benchmark::Counter(1e-9 * static_cast<double>(weights.packed[0].bytes()) * calls,
+    state.counters["GB/s"] = benchmark::Counter(1e-9 * static_cast<double>(weights.packed[0].bytes) * calls,
                                                 benchmark::Counter::kIsRate);
 }
 

@@ -7,6 +7,7 @@
 --oracle: where the oracle's logits are kept between runs (made if it isn't there).
 """
 import argparse
+import dataclasses
 import os
 
 import numpy
@@ -20,19 +21,52 @@ def log_softmax(logits):
     return logits - numpy.log(numpy.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def report(name, oracle, other):
-    """Prints and returns (mean KL, share of equal top tokens) over all positions of all chunks."""
-    divergence, same, count = 0.0, 0, 0
-    for expected, got in zip(oracle, other, strict=True):
+@dataclasses.dataclass
+class Distance:
+    """Over the scored positions: losses in nats, of those whose next token is known; KL(oracle || other); same top token."""
+
+    oracle_losses: numpy.ndarray
+    losses: numpy.ndarray
+    divergences: numpy.ndarray
+    same: numpy.ndarray
+
+    @property
+    def perplexity_ratio(self):
+        return float(numpy.exp(self.losses.mean() - self.oracle_losses.mean()))
+
+    @property
+    def mean_kl(self):
+        return float(self.divergences.mean())
+
+    @property
+    def p99_kl(self):
+        return float(numpy.quantile(self.divergences, 0.99))
+
+    @property
+    def same_top(self):
+        return float(self.same.mean())
+
+
+def distance(chunks, oracle, other, scored_from=0.0):
+    """Distance of `other` from `oracle`, both logits per chunk, over the positions after this share of each chunk."""
+    rows = []
+    for tokens, expected, got in zip(chunks, oracle, other, strict=True):
         if expected.shape != got.shape:
-            raise ValueError(f"{name}: logits are {got.shape}, the oracle's {expected.shape}")
-        for p, q in zip(expected, got):
-            p, q = log_softmax(p), log_softmax(q)
-            divergence += float(numpy.sum(numpy.exp(p) * (p - q)))
-            same += int(numpy.argmax(p) == numpy.argmax(q))
-            count += 1
-    print(f"{name}: {count} positions, mean KL(oracle || {name}) {divergence / count:.5f}, same top token {same / count:.2%}")
-    return divergence / count, same / count
+            raise ValueError(f"logits are {got.shape}, the oracle's {expected.shape}")
+        for position in range(int(len(tokens) * scored_from), len(tokens)):
+            p, q = log_softmax(expected[position]), log_softmax(got[position])
+            following = tokens[position + 1] if position + 1 < len(tokens) else None
+            losses = (numpy.nan, numpy.nan) if following is None else (-p[following], -q[following])
+            rows.append((*losses, numpy.sum(numpy.exp(p) * (p - q)), numpy.argmax(p) == numpy.argmax(q)))
+    oracle_losses, losses, divergences, same = numpy.array(rows).T
+    known = ~numpy.isnan(losses)
+    return Distance(oracle_losses[known], losses[known], divergences, same)
+
+
+def report(name, chunks, oracle, other):
+    of = distance(chunks, oracle, other)
+    print(f"{name}: {len(of.divergences)} positions, mean KL(oracle || {name}) {of.mean_kl:.5f}, same top token {of.same_top:.2%}, "
+          f"perplexity {of.perplexity_ratio:.4f} times the oracle's {numpy.exp(of.oracle_losses.mean()):.3f}")
 
 
 def peer_logits(model, chunks):
@@ -45,6 +79,17 @@ def peer_logits(model, chunks):
         yield numpy.array(peer.scores[: len(tokens)], dtype=numpy.float32)
 
 
+def oracle_logits(model, chunks, kept):
+    """The oracle's logits per chunk, from the file `kept` if that exists, else made and, if it is a name, kept there."""
+    if kept and os.path.exists(kept):
+        return read_logits(kept)
+    oracle = NumpyLlama(model)
+    logits = [oracle.logits(tokens) for tokens in chunks]
+    if kept:
+        write_logits(kept, logits)
+    return logits
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -54,19 +99,11 @@ def main():
     parser.add_argument("--oracle")
     options = parser.parse_args()
     chunks = read_tokens(options.tokens)
-    if options.oracle and os.path.exists(options.oracle):
-        oracle = read_logits(options.oracle)
-    else:
-        model = NumpyLlama(options.model)
-        oracle = [model.logits(tokens) for tokens in chunks]
-        if options.oracle:
-            write_logits(options.oracle, oracle)
-    loss = numpy.mean([-log_softmax(o[:-1])[numpy.arange(len(t) - 1), t[1:]].mean() for o, t in zip(oracle, chunks)])
-    print(f"oracle: mean loss {loss:.4f}")
+    oracle = oracle_logits(options.model, chunks, options.oracle)
     if options.engine:
-        report("engine", oracle, read_logits(options.engine))
+        report("engine", chunks, oracle, read_logits(options.engine))
     if options.peer:
-        report("peer", oracle, list(peer_logits(options.model, chunks)))
+        report("peer", chunks, oracle, list(peer_logits(options.model, chunks)))
 
 
 if __name__ == "__main__":

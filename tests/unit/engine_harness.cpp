@@ -101,7 +101,7 @@ Owned<Engine> make_engine_over(const LoadedModel& model, MemorySet& memory, Engi
 LoadedModel::LoadedModel(FileReader& file, cpu::CpuTier tier) {
     Error error;
     Owned<WeightStore> store;
-    require(cpu::make_cpu_weight_store(tier, {}, memory_, &store, &error), error);
+    require(cpu::make_cpu_weight_store(tier, memory_, &store, &error), error);
     require(load_model(file, {}, {}, std::move(store), memory_, &model_, &error), error);
     model_->emit(&program_);
 }

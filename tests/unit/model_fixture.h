@@ -2,7 +2,7 @@
 // of packing, and a load of a GgufWriter's bytes.
 #pragma once
 
-#include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -22,28 +22,25 @@ struct Recorded {
     std::vector<char> bytes;
 };
 
-// Reads every tensor in pieces of `chunk` bytes and keeps them in `log`, which outlives it. Ids count from
-// 100.
+// Keeps every tensor as it is in `log`, which outlives it. Ids count from 100.
 class RecordingStore final : public WeightStore {
 public:
-    RecordingStore(std::vector<Recorded>* log, size_t chunk) : log_(log), chunk_(chunk) {}
+    explicit RecordingStore(std::vector<Recorded>* log) : log_(log) {}
 
-    Status load_weight(WeightSource& source, WeightUse use, WeightId* out, Error* error) override {
-        Recorded weight{source.name,    source.type, source.rows,
-                        source.columns, use,         std::vector<char>(source.bytes)};
-        if (skip_bytes != 0 &&
-            source.bytes > skip_bytes) {  // a store that reads the end first, and leaves a hole
-            TREADLE_TRY(
-                source.read(skip_bytes, weight.bytes.data() + skip_bytes, source.bytes - skip_bytes, error));
-        } else {
-            for (size_t done = 0; done < source.bytes; done += chunk_)
-                TREADLE_TRY(source.read(done, weight.bytes.data() + done,
-                                        std::min(chunk_, source.bytes - done), error));
-        }
+    Status add(const WeightShape& tensor, WeightUse use, WeightId* out, Error*) override {
         *out = static_cast<WeightId>(100 + log_->size());
-        bytes_ += source.bytes;
-        log_->push_back(std::move(weight));
+        log_->push_back(
+            {tensor.name, tensor.type, tensor.rows, tensor.columns, use, std::vector<char>(tensor.bytes)});
         return Status::OK;
+    }
+    void allocate() override {
+        for (const Recorded& weight : *log_) bytes_ += weight.bytes.size();
+    }
+    void pack(WeightId id, int64_t first_row, int64_t rows, const void* bytes) override {
+        Recorded& weight = (*log_)[static_cast<size_t>(id - 100)];
+        const size_t row_bytes = weight.bytes.size() / static_cast<size_t>(weight.rows);
+        std::memcpy(weight.bytes.data() + static_cast<size_t>(first_row) * row_bytes, bytes,
+                    static_cast<size_t>(rows) * row_bytes);
     }
     size_t bytes() const override { return bytes_; }
     const char* numerics_id() const override { return "recording"; }
@@ -52,11 +49,8 @@ public:
         return fail(error, Status::INTERNAL, "this store only records");
     }
 
-    size_t skip_bytes = 0;
-
 private:
     std::vector<Recorded>* log_;
-    size_t chunk_;
     size_t bytes_ = 0;
 };
 
@@ -69,12 +63,10 @@ struct Load {
     MemorySet memory{allocator.hooks()};
     Owned<Model> model;
 
-    explicit Load(const GgufWriter& file, const LoadHooks& hooks = {}, size_t chunk = 1000,
-                  size_t skip_bytes = 0) {
+    explicit Load(const GgufWriter& file, const LoadHooks& hooks = {}) {
         const Bytes bytes = file.bytes();
         const Owned<FileReader> reader = open_memory(bytes.data(), bytes.size(), &memory.other);
-        auto store = make_owned<RecordingStore>(&memory.weights, &recorded, chunk);
-        store->skip_bytes = skip_bytes;
+        auto store = make_owned<RecordingStore>(&memory.weights, &recorded);
         status = load_model(*reader, {}, hooks, std::move(store), memory, &model, &error);
     }
     bool says(const std::string& words) const {

@@ -202,7 +202,7 @@ struct Fixture {
                      ClockHook clock = system_clock(), TinyShape shape = {}, Dims most = {64, 64})
         : memory(heap.hooks()) {
         Error error;
-        REQUIRE(cpu::make_cpu_weight_store(tier, {}, memory, &store, &error) == Status::OK);
+        REQUIRE(cpu::make_cpu_weight_store(tier, memory, &store, &error) == Status::OK);
         program = std::make_unique<Program>(tiny_program(shape, *store, &memory.other, 1));
         REQUIRE(store->make_backend({threads, hook, clock}, memory, &backend, &error) == Status::OK);
         REQUIRE(backend->kv_create(*program, pool_blocks, &error) == Status::OK);
@@ -464,7 +464,7 @@ TEST_CASE("build refuses programs that do not fit their weights") {
     MemorySet memory(heap.hooks());
     Owned<WeightStore> store;
     Error error;
-    REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, {}, memory, &store, &error) == Status::OK);
+    REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, memory, &store, &error) == Status::OK);
     const auto built = [&](auto change) {
         Program program = tiny_program({}, *store, &memory.other, 2);
         Owned<Backend> backend;
@@ -523,7 +523,7 @@ TEST_CASE("a pass allocates nothing, and everything is given back") {
         MemorySet memory(heap.hooks());
         Owned<WeightStore> store;
         Error error;
-        REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, {}, memory, &store, &error) == Status::OK);
+        REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, memory, &store, &error) == Status::OK);
         Program program = tiny_program({}, *store, &memory.other, 3);
         CHECK(store->bytes() == memory.weights.bytes_in_use());
         Owned<Backend> backend;
@@ -565,27 +565,23 @@ TEST_CASE("the store picks a tier and refuses bad tensors") {
     MemorySet memory(heap.hooks());
     Owned<WeightStore> store;
     Error error;
-    REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, {}, memory, &store, &error) == Status::OK);
+    REQUIRE(cpu::make_cpu_weight_store(CpuTier::scalar, memory, &store, &error) == Status::OK);
     CHECK(std::string(store->tier()) == "scalar");
     CHECK(std::string(store->numerics_id()) == "cpu-1");
     for (const CpuTier tier : {CpuTier::sse41, CpuTier::avx2, CpuTier::avx2_vnni, CpuTier::avx512}) {
-        const Status status = cpu::make_cpu_weight_store(tier, {}, memory, &store, &error);
+        const Status status = cpu::make_cpu_weight_store(tier, memory, &store, &error);
         CHECK(status == (cpu::cpu_has(tier) ? Status::OK : Status::INVALID_ARGUMENT));
         if (status == Status::OK) CHECK(std::string(store->tier()) == cpu::kernels_of(tier).tier);
     }
-    REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, {}, memory, &store, &error) == Status::OK);
+    REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, memory, &store, &error) == Status::OK);
     CHECK(std::string(store->tier()) == cpu::kernels_of(cpu::best_tier()).tier);
-    CHECK(cpu::make_cpu_weight_store(CpuTier(7), {}, memory, &store, &error) == Status::INVALID_ARGUMENT);
+    CHECK(cpu::make_cpu_weight_store(CpuTier(7), memory, &store, &error) == Status::INVALID_ARGUMENT);
 
     WeightId id = 55;
     RandomTensor tensor("odd", 0, 4, 32, 1);
     tensor.type = 999;
-    CHECK(store->load_weight(tensor, WeightUse::matrix, &id, &error) == Status::UNSUPPORTED_TYPE);
+    CHECK(store->add(tensor, WeightUse::matrix, &id, &error) == Status::UNSUPPORTED_TYPE);
     CHECK(id == 55);
-    CHECK(store->bytes() == 0);
-    const ProgressHook stop{nullptr, [](void*, uint64_t, uint64_t) { return false; }};
-    REQUIRE(cpu::make_cpu_weight_store(CpuTier::automatic, stop, memory, &store, &error) == Status::OK);
-    RandomTensor good("good", 0, 4, 32, 1);
-    CHECK(store->load_weight(good, WeightUse::matrix, &id, &error) == Status::STOPPED);
+    store->allocate();
     CHECK(store->bytes() == 0);
 }

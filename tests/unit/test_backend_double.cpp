@@ -110,7 +110,7 @@ TEST_CASE("the double is late, pending, failing and poisoning, and otherwise the
     MemorySet memory(heap.hooks());
     Owned<WeightStore> inner;
     Error error;
-    REQUIRE(cpu::make_cpu_weight_store(cpu::CpuTier::automatic, {}, memory, &inner, &error) == Status::OK);
+    REQUIRE(cpu::make_cpu_weight_store(cpu::CpuTier::automatic, memory, &inner, &error) == Status::OK);
     DoublePlan plan;
     DoubleStore store(*inner, plan);
     const Program program = tiny_program({}, store, &memory.other, 4);

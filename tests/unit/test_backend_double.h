@@ -43,9 +43,12 @@ struct DoublePlan {
 class DoubleStore final : public WeightStore {
 public:
     DoubleStore(WeightStore& inner, DoublePlan& plan) : inner_(inner), plan_(plan) {}
-    [[nodiscard]] Status load_weight(WeightSource& source, WeightUse use, WeightId* out,
-                                     Error* error) override {
-        return inner_.load_weight(source, use, out, error);
+    [[nodiscard]] Status add(const WeightShape& tensor, WeightUse use, WeightId* out, Error* error) override {
+        return inner_.add(tensor, use, out, error);
+    }
+    void allocate() override { inner_.allocate(); }
+    void pack(WeightId id, int64_t first_row, int64_t rows, const void* bytes) override {
+        inner_.pack(id, first_row, rows, bytes);
     }
     size_t bytes() const override { return inner_.bytes(); }
     const char* numerics_id() const override { return inner_.numerics_id(); }

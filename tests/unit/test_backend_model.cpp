@@ -44,39 +44,40 @@ AllocatorHooks TestHeap::hooks() { return {this, take, give}; }
 
 RandomTensor::RandomTensor(std::string tensor_name, uint32_t tensor_type, int64_t row_count,
                            int64_t column_count, uint32_t seed)
-    : name_(std::move(tensor_name)), data_(tensor_bytes(tensor_type, row_count * column_count)) {
-    name = name_.c_str();
+    : own_name(std::move(tensor_name)), data(tensor_bytes(tensor_type, row_count * column_count)) {
+    name = own_name.c_str();
     type = tensor_type;
     rows = row_count;
     columns = column_count;
-    bytes = data_.size();
+    bytes = data.size();
     std::mt19937 random(seed);
     const double scale = 1.5 / std::sqrt(static_cast<double>(column_count));
     if (type == f32_type) {
-        for (size_t i = 0; i < data_.size(); i += 4) {
+        for (size_t i = 0; i < data.size(); i += 4) {
             double value = (static_cast<double>(random()) / 4294967296.0 - 0.5) * 2;
             value = row_count == 1 ? 1 + value / 2 : value * scale;
             const auto narrow = static_cast<float>(value);
-            std::memcpy(&data_[i], &narrow, 4);
+            std::memcpy(&data[i], &narrow, 4);
         }
         return;
     }
-    for (uint8_t& byte : data_) byte = static_cast<uint8_t>(random());
+    for (uint8_t& byte : data) byte = static_cast<uint8_t>(random());
     const size_t block = type == q4_1_type ? 20 : 34;
-    for (size_t i = 0; i < data_.size(); i += block) {
+    for (size_t i = 0; i < data.size(); i += block) {
         const double d = (type == q4_1_type ? scale / 8 : scale / 127) * (1 + (random() % 100) / 100.0);
-        put_half(&data_[i], d);
+        put_half(&data[i], d);
         if (type == q4_1_type) {
-            put_half(&data_[i + 2], d * 7);
-            data_[i + 3] |= 0x80;
+            put_half(&data[i + 2], d * 7);
+            data[i + 3] |= 0x80;
         }
     }
 }
 
-Status RandomTensor::read(uint64_t offset, void* destination, size_t size, Error* error) {
-    if (offset > data_.size() || size > data_.size() - offset)
-        return fail(error, Status::TRUNCATED, "past the end");
-    std::memcpy(destination, data_.data() + offset, size);
+Status load_weight(WeightStore& store, const RandomTensor& tensor, WeightUse use, WeightId* out,
+                   Error* error) {
+    TREADLE_TRY(store.add(tensor, use, out, error));
+    store.allocate();
+    store.pack(*out, 0, tensor.rows, tensor.data.data());
     return Status::OK;
 }
 
@@ -84,10 +85,10 @@ Program tiny_program(const TinyShape& shape, WeightStore& store, std::pmr::memor
                      uint32_t seed) {
     uint32_t next = seed * 1000;
     const auto load = [&](const char* name, uint32_t type, int64_t rows, int64_t columns, WeightUse use) {
-        RandomTensor tensor(name, type, rows, columns, next++);
+        const RandomTensor tensor(name, type, rows, columns, next++);
         WeightId id = no_weight;
         Error error;
-        if (store.load_weight(tensor, use, &id, &error) != Status::OK) std::abort();
+        if (load_weight(store, tensor, use, &id, &error) != Status::OK) std::abort();
         return id;
     };
     const auto matrix = [&](const char* name, uint32_t type, int64_t rows, int64_t columns) {

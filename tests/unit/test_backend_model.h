@@ -24,16 +24,19 @@ struct TestHeap {
 };
 
 // A tensor of random bytes with sane scales, or of given floats.
-class RandomTensor final : public WeightSource {
-public:
+struct RandomTensor : WeightShape {
     RandomTensor(std::string tensor_name, uint32_t tensor_type, int64_t row_count, int64_t column_count,
                  uint32_t seed);
-    [[nodiscard]] Status read(uint64_t offset, void* destination, size_t size, Error* error) override;
+    RandomTensor(const RandomTensor&) = delete;  // `name` points into it
+    RandomTensor& operator=(const RandomTensor&) = delete;
 
-private:
-    std::string name_;
-    std::vector<uint8_t> data_;
+    std::string own_name;
+    std::vector<uint8_t> data;
 };
+
+// Adds it to the store and packs it.
+[[nodiscard]] Status load_weight(WeightStore& store, const RandomTensor& tensor, WeightUse use, WeightId* out,
+                                 Error* error);
 
 struct TinyShape {
     int32_t hidden = 96;

@@ -15,15 +15,15 @@ namespace {
 constexpr float untouched = 12345.0f;
 
 struct Packed {
-    explicit Packed(BytesSource& source) {
+    explicit Packed(TensorBytes& source) {
         Error error;
-        const Status status = cpu::pack_weight(source, WeightUse::matrix, {}, &memory.weights,
-                                               &memory.scratch, &weight, &error);
+        const Status status =
+            pack_whole(source, WeightUse::matrix, source.data.data(), &memory.weights, &weight, &error);
         INFO(std::string(error.message));
         REQUIRE(status == Status::OK);
     }
     TestMemory memory;
-    cpu::PackedWeight weight;
+    WholeWeight weight;
 };
 
 std::vector<float> reference_outputs(const ReferenceMatrix& matrix, const Activations& act) {
@@ -41,7 +41,7 @@ int count_different(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // Runs the whole matrix with every row of `act` in every tier, and returns how many outputs differ.
-int count_different(BytesSource& source, Activations& act) {
+int count_different(TensorBytes& source, Activations& act) {
     Packed packed(source);
     const std::vector<float> expected = reference_outputs(ReferenceMatrix(source), act);
     const cpu::PackedMatrix& w = packed.weight.matrix;
@@ -71,7 +71,7 @@ TEST_CASE("linear: every type and tier equals the reference by bits, whatever th
         for (const int64_t columns : column_counts(info.type)) {
             INFO(std::string(info.name) << ", columns " << columns);
             const auto rows = static_cast<int64_t>(1 + random() % 40);
-            BytesSource source(info.type, rows, columns);
+            TensorBytes source(info.type, rows, columns);
             fill_random(source, random);
             Packed packed(source);
             Activations act(9, static_cast<int32_t>(columns));
@@ -108,7 +108,7 @@ TEST_CASE("linear: weights at their bounds with activations at ±127 stay exact"
         if (packed_kind(info.type) == nullptr) continue;
         INFO(std::string(info.name));
         for (const int pattern : {0x00, 0xff, 0x80, 0x7f, 0x0f, 0xf0, 0x55, 0xaa}) {
-            BytesSource source(info.type, 16, 512);
+            TensorBytes source(info.type, 16, 512);
             fill_blocks(source, random, [&] { return pattern; });
             Activations act(4, 512);
             for (size_t i = 0; i < act.q.size(); ++i) {
@@ -132,7 +132,7 @@ TEST_CASE("linear: scales that are zero, subnormal, infinite or NaN spread as th
         const TypeInfo& info = type_at(index);
         if (packed_kind(info.type) == nullptr) continue;
         INFO(std::string(info.name));
-        BytesSource source(info.type, 48, 512);
+        TensorBytes source(info.type, 48, 512);
         fill_random(source, random);
         for (size_t at = 0; at < source.data.size(); at += info.block_bytes) {
             if (random() % 4 != 0) continue;
@@ -154,7 +154,7 @@ TEST_CASE("linear: scales that are zero, subnormal, infinite or NaN spread as th
 TEST_CASE("linear: up to 33 rows, gathered in any order, with a bias added last") {
     std::mt19937 random(13);
     for (const TensorType type : {TensorType::Q4_1, TensorType::Q8_0, TensorType::Q6_K, TensorType::F16}) {
-        BytesSource source(type, 40, 1280);
+        TensorBytes source(type, 40, 1280);
         fill_random(source, random);
         Packed packed(source);
         Activations act(33, 1280);
@@ -187,7 +187,7 @@ TEST_CASE("linear: stays near the sum in double of decoded weights") {
     std::mt19937 random(17);
     for (int index = 0; index < type_count; ++index) {
         const TypeInfo& info = type_at(index);
-        BytesSource source(info.type, 32, 2304);
+        TensorBytes source(info.type, 32, 2304);
         fill_random(source, random);
         Packed packed(source);
         Activations act(2, 2304);

@@ -1,6 +1,5 @@
-// What the tests of packing and of the linear kernels share: random tensors of every type, a weight
-// source over bytes, activations, the tiers, and a slow reference that knows nothing of panels, planes
-// or tiles.
+// What the tests of packing and of the linear kernels share: random tensors of every type, activations, the
+// tiers, and a slow reference that knows nothing of panels, planes or tiles.
 #pragma once
 
 #include <bit>
@@ -14,8 +13,8 @@
 #include "base/exact_fma.h"
 #include "base/float16.h"
 #include "cpu/linear.h"
-#include "cpu/pack.h"
 #include "quant/types.h"
+#include "whole_weight.h"
 
 namespace treadle::test {
 
@@ -32,9 +31,8 @@ struct TestMemory {
 
 // ---- Tensors ----------------------------------------------------------------------------------------
 
-class BytesSource final : public WeightSource {
-public:
-    BytesSource(TensorType tensor_type, int64_t row_count, int64_t column_count) {
+struct TensorBytes : WeightShape {
+    TensorBytes(TensorType tensor_type, int64_t row_count, int64_t column_count) {
         name = "test.weight";
         type = static_cast<uint32_t>(tensor_type);
         rows = row_count;
@@ -44,20 +42,10 @@ public:
         data.resize(static_cast<size_t>(row_count) * row_bytes);
         bytes = data.size();
     }
-    Status read(uint64_t offset, void* destination, size_t size, Error* error) override {
-        ++reads;
-        if (reads > reads_allowed) return fail(error, Status::IO, "read %d fails", reads);
-        if (offset > data.size() || size > data.size() - offset)
-            return fail(error, Status::TRUNCATED, "past the end");
-        std::memcpy(destination, data.data() + offset, size);
-        return Status::OK;
-    }
     const uint8_t* row(int64_t index) const { return data.data() + static_cast<size_t>(index) * row_bytes; }
 
     std::vector<uint8_t> data;
     size_t row_bytes = 0;
-    int reads = 0;
-    int reads_allowed = 1 << 30;
 };
 
 // Offsets of the f16 fields in a block, -1 where there is none.
@@ -90,7 +78,7 @@ inline uint16_t random_half(std::mt19937& random, float most) {
 
 // Fills all blocks: code bytes by `byte()`, scales with numbers a model might have.
 template <class Byte>
-void fill_blocks(BytesSource& source, std::mt19937& random, Byte byte) {
+void fill_blocks(TensorBytes& source, std::mt19937& random, Byte byte) {
     const auto type = static_cast<TensorType>(source.type);
     const TypeInfo& info = type_info(type);
     for (size_t at = 0; at < source.data.size(); at += info.block_bytes) {
@@ -102,7 +90,7 @@ void fill_blocks(BytesSource& source, std::mt19937& random, Byte byte) {
     }
 }
 
-inline void fill_random(BytesSource& source, std::mt19937& random) {
+inline void fill_random(TensorBytes& source, std::mt19937& random) {
     const auto type = static_cast<TensorType>(source.type);
     if (packed_kind(type) != nullptr) return fill_blocks(source, random, [&] { return random(); });
     const size_t width = type_info(type).block_bytes;
@@ -159,7 +147,7 @@ inline bool same_f32(float a, float b) {  // by bits; one NaN is as good as anot
 // A matrix as codes and scales, straight from the file.
 class ReferenceMatrix {
 public:
-    explicit ReferenceMatrix(const BytesSource& source)
+    explicit ReferenceMatrix(const TensorBytes& source)
         : type_(static_cast<TensorType>(source.type)), kind_(packed_kind(type_)), rows_(source.rows),
           columns_(static_cast<size_t>(source.columns)) {
         const auto all_rows = static_cast<size_t>(rows_);

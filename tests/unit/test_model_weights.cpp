@@ -48,8 +48,10 @@ TEST_CASE("weights: every tensor reaches the store with its name, type, shape, u
     options.tied_head = false;
     options.output = TensorType::Q8_0;
     const GgufWriter file = tiny_llama(7, options);
-    for (const size_t chunk : {size_t{1}, size_t{18}, size_t{1000}, size_t{1} << 20}) {
-        const Load load(file, {}, chunk);
+    for (const size_t piece_bytes : {size_t{1}, size_t{18}, size_t{1000}, size_t{1} << 20}) {
+        LoadHooks hooks;
+        hooks.piece_bytes = piece_bytes;
+        const Load load(file, hooks);
         CAPTURE(load.error.message);
         REQUIRE(load.status == Status::OK);
         REQUIRE(load.recorded.size() == file.tensors.size());
@@ -224,7 +226,8 @@ TEST_CASE("weights: progress rises to the total; a stop at any call leaves nothi
     Calls whole;
     LoadHooks hooks;
     hooks.progress = {&whole, report};
-    const Load load(file, hooks, 20000);
+    hooks.piece_bytes = 5000;
+    const Load load(file, hooks);
     REQUIRE(load.status == Status::OK);
     REQUIRE(whole.made > 5);
     CHECK(whole.seen.front().first == 0);
@@ -237,7 +240,7 @@ TEST_CASE("weights: progress rises to the total; a stop at any call leaves nothi
         Calls calls;
         calls.stop_at = stop_at;
         hooks.progress.user = &calls;
-        const Load stopped(file, hooks, 20000);
+        const Load stopped(file, hooks);
         CHECK(stopped.status == Status::STOPPED);
         CHECK(stopped.says("loading was stopped after"));
         CHECK(calls.made == stop_at);
