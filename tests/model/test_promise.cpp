@@ -121,7 +121,7 @@ TEST_CASE("the golden hash of SmolLM2's logits, whole, in chunks of 7, and of ev
 
 TEST_CASE(
     "SmolLM2's logits are as close to the float32 oracle as int8 activations and the cache's formats allow") {
-    const auto loaded = load_path(std::getenv("TREADLE_TEST_MODEL"));
+    const auto loaded = load(cpu::CpuTier::automatic);
     for (const KvPair& pair : kv_pairs) {
         CAPTURE(name_of(pair));
         loaded->keep_kv_as(pair.keys, pair.values);
