@@ -42,7 +42,7 @@ TEST_CASE("a layer is five regions, each with the row-wise operations behind it 
     CHECK(kinds == expected);
     for (const Region& region : plan.regions) {
         const bool has = region.kind == RegionKind::linear || region.kind == RegionKind::attend;
-        CHECK(region.has_epilogue() == has);
+        CHECK(region.counts_parts() == has);
     }
 }
 
