@@ -11,7 +11,6 @@
 
 namespace treadle::cpu {
 
-constexpr int32_t span_positions = 256;
 constexpr int32_t group_spans = 16;
 constexpr int32_t attention_blocks_at_once =
     4;  // whose keys or values stay in the first-level cache for all tiles
@@ -21,7 +20,7 @@ constexpr int32_t attention_blocks_at_once =
 //
 //     queries      (row_heads, head_dim)                in tiles, each (head_dim, rows and heads of the tile)
 //     scores       (row_heads, 256)                     of the span under way, then probabilities
-//     span_max     (row_heads, 16)
+//     span_max     (row_heads, 16)                      not where the parts of spans go elsewhere (SpanParts)
 //     span_parts   (row_heads, 16, part_floats)         of the group under way
 //     group_max    (row_heads, groups up to 16 more)
 //     group_parts  (row_heads, groups, part_floats)

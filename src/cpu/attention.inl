@@ -8,6 +8,9 @@
 //     group:  16 spans' parts merged ── a part
 //     end:    the groups' parts merged ── output / sum
 //
+// attend does all of it, and keeps the parts of one group's spans. Of a long context attend_spans does the first step for some of
+// the spans, as many calls as threads should share it, and merge_spans the other two.
+//
 // "Row-head" below is row * (heads of the KV head) + head: later ones see at least as far as earlier ones.
 //
 // Invariant: every number of a row-head comes from the same operations in the same order, however the tiles fall.
@@ -50,8 +53,7 @@ struct Attention {  // what one call works on
     AttentionScratch layout;
     float* queries;
     float* scores;
-    float* span_max;
-    float* span_parts;
+    SpanParts spans;
     float* group_max;
     float* group_parts;
     QueryCodes codes;
@@ -66,11 +68,13 @@ struct Attention {  // what one call works on
     float* scores_of(int32_t row_head) const {
         return scores + static_cast<size_t>(row_head) * span_positions;
     }
-    float* part_of(int32_t row_head, int32_t span) const {
-        return span_parts + static_cast<size_t>(row_head) * part_stride() +
-               static_cast<size_t>(span % group_spans) * layout.part_floats;
+    size_t span_at(int32_t row_head, int32_t span) const {
+        return static_cast<size_t>(row_head) * spans.kept + static_cast<size_t>(span) % spans.kept;
     }
-    size_t part_stride() const { return layout.part_floats * group_spans; }  // from a row-head to the next
+    float* part_of(int32_t row_head, int32_t span) const {
+        return spans.parts + span_at(row_head, span) * layout.part_floats;
+    }
+    size_t part_stride() const { return layout.part_floats * spans.kept; }  // from a row-head to the next
     KvHead keys(int32_t block) const {
         return kv_head_of(cache.keys, cache.key_block(block_table[block]), kv_head);
     }
@@ -172,7 +176,7 @@ static void attend_span(const Attention& a, int32_t first, int32_t span) {
     for (int32_t row_head = first; row_head < a.row_heads(); row_head++) {
         F32x16 sum_of_all;
         const float maximum = to_probabilities(a.scores_of(row_head), a.visible(row_head, span), &sum_of_all);
-        a.span_max[row_head * group_spans + span % group_spans] = maximum;
+        a.spans.maxima[a.span_at(row_head, span)] = maximum;
         float* const part = a.part_of(row_head, span);
         for (int32_t d = 0; d < a.head_dim; d += 16) store(part + d, zero_f32());
         store(part + a.head_dim, sum_of_all);
@@ -185,11 +189,13 @@ static void attend_span(const Attention& a, int32_t first, int32_t span) {
 }
 
 // out = Σ exp2(m − maximum) · part over `count` parts, ascending fma from +0, against the maximum of all, which is returned.
-// maxima is filled up to a multiple of 16 with -inf.
+// maxima may be read up to a multiple of 16, whatever is there.
 static float merge_parts(const float* maxima, const float* parts, int32_t count, size_t part_floats,
                          float* out) {
-    F32x16 most = set1(-std::numeric_limits<float>::infinity());
-    for (int32_t k = 0; k < count; k += 16) most = max(load(maxima + k), most);
+    const F32x16 lowest = set1(-std::numeric_limits<float>::infinity());
+    F32x16 most = lowest;
+    for (int32_t k = 0; k < count; k += 16)
+        most = max(select(less(lane_numbers(), set1(count - k)), load(maxima + k), lowest), most);
     const float maximum = max_lane(most);
     for (size_t d = 0; d < part_floats; d += 16) store(out + d, zero_f32());
     for (int32_t begin = 0; begin < count; begin += 16) {
@@ -207,19 +213,17 @@ static float merge_parts(const float* maxima, const float* parts, int32_t count,
     return maximum;
 }
 
-// Merges the spans of a group, of those row-heads that see some of it, and forgets them.
+// Merges the spans of a group, of those row-heads that see some of it.
 static void end_group(const Attention& a, int32_t group) {
-    const float lowest = -std::numeric_limits<float>::infinity();
+    const int32_t first_span = group * group_spans;
     for (int32_t row_head = 0; row_head < a.row_heads(); row_head++) {
-        const int32_t spans_seen = a.position(row_head) / span_positions + 1 - group * group_spans;
+        const int32_t spans_seen = a.position(row_head) / span_positions + 1 - first_span;
         if (spans_seen <= 0) continue;
         const size_t at = static_cast<size_t>(row_head);
-        float* const span_max = a.span_max + at * group_spans;
         a.group_max[at * a.layout.groups_padded + static_cast<size_t>(group)] = merge_parts(
-            span_max, a.span_parts + at * group_spans * a.layout.part_floats,
+            a.spans.maxima + a.span_at(row_head, first_span), a.part_of(row_head, first_span),
             spans_seen < group_spans ? spans_seen : group_spans, a.layout.part_floats,
             a.group_parts + (at * a.layout.groups + static_cast<size_t>(group)) * a.layout.part_floats);
-        store(span_max, set1(lowest));
     }
 }
 
@@ -227,7 +231,7 @@ static void end_group(const Attention& a, int32_t group) {
 static void write_output(const Attention& a, float* attended, size_t stride) {
     for (int32_t row_head = 0; row_head < a.row_heads(); row_head++) {
         const size_t at = static_cast<size_t>(row_head);
-        float* const merged = a.span_parts;  // no longer needed
+        float* const merged = a.spans.parts;  // no longer needed
         merge_parts(a.group_max + at * a.layout.groups_padded,
                     a.group_parts + at * a.layout.groups * a.layout.part_floats,
                     a.position(row_head) / (span_positions * group_spans) + 1, a.layout.part_floats, merged);
@@ -254,46 +258,78 @@ static QueryCodes query_codes(float* scratch, size_t row_heads, int32_t head_dim
     return {q, kept, scale, offset, kept_scale, reinterpret_cast<int32_t*>(kept_scale + row_heads)};
 }
 
+// What the kernels below work on. `spans` null: the spans of a group, in scratch.
+static Attention attention_of(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
+                              int32_t first_position, int32_t rows, int32_t kv_head, const SpanParts* spans,
+                              void* scratch) {
+    const AttentionScratch layout(shape, rows, first_position + rows);
+    float* const floats = static_cast<float*>(scratch);
+    return {shape.head_dim,
+            shape.heads / shape.kv_heads,
+            rows,
+            first_position,
+            cache,
+            kv_head,
+            block_table,
+            layout,
+            floats,
+            floats + layout.scores_at,
+            spans != nullptr
+                ? *spans
+                : SpanParts{floats + layout.span_max_at, floats + layout.span_parts_at, group_spans},
+            floats + layout.group_max_at,
+            floats + layout.group_parts_at,
+            query_codes(floats, layout.row_heads, shape.head_dim, cache.keys.groups)};
+}
+
+// Prepares the queries of the row-heads that see something of a span, if it was not done for the span before, and goes over it.
+// `prepared` is the first of those that are; -1: none.
+static void go_over_span(const Attention& a, const float* queries, size_t stride, int32_t span,
+                         int32_t* prepared) {
+    const int32_t first_row = span * span_positions - a.first_position;  // rows before it see nothing of it
+    const int32_t first = first_row > 0 ? first_row * a.heads : 0;
+    const bool coded = a.cache.keys.format.type != KvType::f16;
+    if (coded && *prepared < 0) quantize_queries(a, queries, stride);
+    if (!coded && first != *prepared) pack_queries(a, queries, stride, first);
+    *prepared = first;
+    attend_span(a, first, span);
+}
+
+static size_t first_head_at(const AttentionShape& shape, int32_t kv_head) {
+    return static_cast<size_t>(kv_head) * static_cast<size_t>(shape.heads / shape.kv_heads) *
+           static_cast<size_t>(shape.head_dim);
+}
+
 static void attend(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
             int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride,
             float* attended, size_t attended_stride, void* scratch) {
-    const int32_t heads = shape.heads / shape.kv_heads;
-    const size_t first_head =
-        static_cast<size_t>(kv_head) * static_cast<size_t>(heads) * static_cast<size_t>(shape.head_dim);
-    const AttentionScratch layout(shape, rows, first_position + rows);
-    float* const floats = static_cast<float*>(scratch);
-    const Attention a{shape.head_dim,
-                      heads,
-                      rows,
-                      first_position,
-                      cache,
-                      kv_head,
-                      block_table,
-                      layout,
-                      floats,
-                      floats + layout.scores_at,
-                      floats + layout.span_max_at,
-                      floats + layout.span_parts_at,
-                      floats + layout.group_max_at,
-                      floats + layout.group_parts_at,
-                      query_codes(floats, layout.row_heads, shape.head_dim, cache.keys.groups)};
-    for (size_t i = layout.span_max_at; i < layout.span_parts_at; i += 16)
-        store(floats + i, set1(-std::numeric_limits<float>::infinity()));
-    for (size_t i = layout.group_max_at; i < layout.group_parts_at; i += 16)
-        store(floats + i, set1(-std::numeric_limits<float>::infinity()));
-
+    const Attention a =
+        attention_of(shape, cache, block_table, first_position, rows, kv_head, nullptr, scratch);
+    const size_t first_head = first_head_at(shape, kv_head);
     const int32_t last_span = (first_position + rows - 1) / span_positions;
-    const bool coded = cache.keys.format.type != KvType::f16;
-    int32_t packed_from = -1;
+    int32_t prepared = -1;
     for (int32_t span = 0; span <= last_span; span++) {
-        const int32_t first_row =
-            span * span_positions - first_position;  // rows before it see nothing of this span
-        const int32_t first = first_row > 0 ? first_row * heads : 0;
-        if (coded && packed_from < 0) quantize_queries(a, qkv + first_head, qkv_stride);
-        if (!coded && first != packed_from) pack_queries(a, qkv + first_head, qkv_stride, first);
-        packed_from = first;
-        attend_span(a, first, span);
+        go_over_span(a, qkv + first_head, qkv_stride, span, &prepared);
         if (span == last_span || span % group_spans == group_spans - 1) end_group(a, span / group_spans);
     }
     write_output(a, attended + first_head, attended_stride);
+}
+
+static void attend_spans(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
+            int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride,
+            int32_t first_span, int32_t end_span, const SpanParts& parts, void* scratch) {
+    const Attention a =
+        attention_of(shape, cache, block_table, first_position, rows, kv_head, &parts, scratch);
+    int32_t prepared = -1;
+    for (int32_t span = first_span; span < end_span; span++)
+        go_over_span(a, qkv + first_head_at(shape, kv_head), qkv_stride, span, &prepared);
+}
+
+static void merge_spans(const AttentionShape& shape, const LayerCache& cache, int32_t first_position,
+            int32_t rows, int32_t kv_head, const SpanParts& parts, float* attended,
+            size_t attended_stride, void* scratch) {
+    const Attention a = attention_of(shape, cache, nullptr, first_position, rows, kv_head, &parts, scratch);
+    const int32_t last_group = (first_position + rows - 1) / (span_positions * group_spans);
+    for (int32_t group = 0; group <= last_group; group++) end_group(a, group);
+    write_output(a, attended + first_head_at(shape, kv_head), attended_stride);
 }

@@ -1,8 +1,6 @@
 // The CPU backend: plan, buffers and cursor put together behind the interface of ops/backend.h.
 #include "cpu/cpu_backend.h"
 
-#include <algorithm>
-
 #include "base/float16.h"
 #include "base/limits.h"
 #include "cpu/pass_buffers.h"
@@ -36,6 +34,7 @@ private:
     Cut cut_copies() const;
     Cut cut_attend(const Region& region) const;
     Cut cut(const Region& region) const;
+    int32_t parts_of_block(const Region& region, const Cut& cut, int32_t block) const;
     static void run_tile(void* context, int32_t region, int32_t tile, int32_t thread);
 
     const CpuWeightStore& store_;
@@ -148,7 +147,6 @@ Cut CpuBackend::cut_attend(const Region& region) const {
     const auto& op = std::get<Attend>(plan_.steps_of(region).front().op);
     const GroupPass& group = buffers_.groups[static_cast<size_t>(op.group)];
     Cut cut;
-    cut.ranges = plan_.kv_heads;
     cut.row_blocks = group.unit_count;
     cut.tiles = group.tiles;
     return cut;
@@ -158,6 +156,13 @@ Cut CpuBackend::cut(const Region& region) const {
     if (region.kind == RegionKind::copies) return cut_copies();
     if (region.kind == RegionKind::attend) return cut_attend(region);
     return plan_.cut(region, buffers_.dims, store_.kernels().rates, params_.threads);
+}
+
+int32_t CpuBackend::parts_of_block(const Region& region, const Cut& cut, int32_t block) const {
+    if (region.kind != RegionKind::attend) return cut.ranges;
+    const auto& op = std::get<Attend>(plan_.steps_of(region).front().op);
+    const GroupPass& group = buffers_.groups[static_cast<size_t>(op.group)];
+    return plan_.kv_heads * group.units[static_cast<size_t>(block)].pieces;
 }
 
 Status CpuBackend::begin(const PassInput& input, Dims dims) {
@@ -171,10 +176,10 @@ Status CpuBackend::begin(const PassInput& input, Dims dims) {
         const Region& region = plan_.regions[i];
         cuts_[i] = cut(region);
         tiles_[i] = cuts_[i].tiles;
-        if (!region.has_epilogue()) continue;
+        if (!region.counts_parts()) continue;
         cuts_[i].first_counter = counters;
-        std::fill_n(buffers_.unfinished.data() + counters, cuts_[i].row_blocks, cuts_[i].ranges);
-        counters += cuts_[i].row_blocks;
+        for (int32_t block = 0; block < cuts_[i].row_blocks; ++block)
+            buffers_.unfinished[static_cast<size_t>(counters++)] = parts_of_block(region, cuts_[i], block);
     }
     cursor_->begin(tiles_);
     return Status::OK;

@@ -50,6 +50,17 @@ struct AttentionShape {
     int32_t head_dim = 0;
 };
 
+constexpr int32_t span_positions =
+    256;  // rule 5: attention over a context is made of parts, one for each span of it
+
+// Where attend_spans leaves the parts of spans, for one KV head: kept is a multiple of 16, above the number of spans. A part is
+// head_dim + 16 floats.
+struct SpanParts {
+    float* maxima;  // (rows, heads of the KV head, kept)
+    float* parts;   // (rows, heads of the KV head, kept, part)
+    size_t kept;
+};
+
 struct RopeShape {
     PairOrder pair_order = PairOrder::adjacent;
     int32_t rotary_dims = 0;
@@ -96,6 +107,16 @@ struct Kernels {
     void (*attend)(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
                    int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv, size_t qkv_stride,
                    float* attended, size_t attended_stride, void* scratch);
+
+    // attend in pieces, for many threads: each goes over the spans first_span .. end_span - 1 of the context; when all were gone
+    // over, merge_spans writes the output. The same bytes, wherever the pieces end.
+    void (*attend_spans)(const AttentionShape& shape, const LayerCache& cache, const int32_t* block_table,
+                         int32_t first_position, int32_t rows, int32_t kv_head, const float* qkv,
+                         size_t qkv_stride, int32_t first_span, int32_t end_span, const SpanParts& parts,
+                         void* scratch);
+    void (*merge_spans)(const AttentionShape& shape, const LayerCache& cache, int32_t first_position,
+                        int32_t rows, int32_t kv_head, const SpanParts& parts, float* attended,
+                        size_t attended_stride, void* scratch);
 
     // out = gate(kind, gate_up[0 .. n), gate_up[n .. 2n)) (n).
     void (*gate)(GateKind kind, const float* gate_up, int32_t n, float* out);

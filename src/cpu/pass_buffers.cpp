@@ -2,6 +2,7 @@
 #include "cpu/pass_buffers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int32_t block_tokens = limits::kv_block_tokens;
 constexpr size_t slab_alignment = 64;
+constexpr int32_t cut_positions = 32 * 1024;  // 8 rows of so long a context are cut, and one row of any
 
 size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -22,6 +24,12 @@ void poison([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
     std::fill_n(static_cast<uint16_t*>(memory), bytes / sizeof(uint16_t), uint16_t{0x7e00});
 #endif
 }
+
+// How many spans so many positions have, as SpanParts keeps them; and the floats of one, for one row and head.
+int64_t kept_spans(int32_t positions) {
+    return (int64_t{positions} + 16 * span_positions - 1) / (16 * span_positions) * 16;
+}
+size_t floats_per_span(const PassPlan& plan) { return static_cast<size_t>(plan.head_dim) + 16 + 1; }
 
 template <class T>
 void copy(std::span<const T> from, AlignedArray<T>& to) {
@@ -139,9 +147,17 @@ void PassBuffers::allocate(const PassPlan& plan, const Program& program, Dims li
         group.block_table = AlignedArray<int32_t>(memory, static_cast<size_t>(table_blocks));
         group.copies = AlignedArray<BlockCopy>(memory, blocks);
         group.units = AlignedArray<AttentionUnit>(memory, rows);
-        group.tile_ends = AlignedArray<int32_t>(memory, rows * static_cast<size_t>(plan.kv_heads));
         groups.push_back(std::move(group));
         positions_max = std::max(positions_max, cache.blocks * block_tokens);
+    }
+    span_rows_max_ = std::max(kept_spans(positions_max),
+                              attend_rows_max * kept_spans(std::min(positions_max, cut_positions)));
+    span_parts_ =
+        AlignedArray<float>(memory, static_cast<size_t>(span_rows_max_ * plan.heads) * floats_per_span(plan));
+    for (GroupPass& group : groups) {
+        const size_t items_of_head = rows + static_cast<size_t>(span_rows_max_);
+        group.attention_tiles =
+            AlignedArray<AttentionTile>(memory, items_of_head * static_cast<size_t>(plan.kv_heads));
     }
 
     const auto act_columns = static_cast<size_t>(std::max(plan.act_columns_max[0], plan.act_columns_max[1]));
@@ -228,38 +244,80 @@ Status PassBuffers::take(const PassInput& input, Dims of, const PassPlan& plan) 
         for (const AttentionWork& work : from.work) {
             for (int32_t row = 0; row < work.rows; row += attend_rows_max) {
                 group.units[static_cast<size_t>(group.unit_count++)] = {
-                    work.first_row + row, std::min(attend_rows_max, work.rows - row),
-                    work.first_position + row, work.first_block};
+                    .first_row = work.first_row + row,
+                    .rows = std::min(attend_rows_max, work.rows - row),
+                    .first_position = work.first_position + row,
+                    .first_block = work.first_block};
             }
         }
     }
     return Status::OK;
 }
 
-void PassBuffers::cut_attention(const PassPlan& plan, const Rates& rates, int32_t threads) {
+namespace {
+
+// Of one KV head.
+double attention_ns(const AttentionUnit& unit, const PassPlan& plan, const Rates& rates) {
     constexpr double call_ns = 500;
+    const double macs_per_key = 2.0 * plan.head_dim * (plan.heads / plan.kv_heads);
+    return call_ns +
+           macs_per_key * unit.rows * (unit.first_position + unit.rows) / rates.attention_macs_per_ns;
+}
+
+}  // namespace
+
+// Cuts long units into pieces of about target_ns, while there is room for their parts: the last ones first, so that there is
+// something short to do when others end.
+void PassBuffers::cut_units(GroupPass& group, const PassPlan& plan, double target_ns,
+                            const Rates& rates) const {
+    int64_t span_rows = 0;
+    for (int32_t i = group.unit_count; i-- > 0;) {
+        AttentionUnit& unit = group.units[static_cast<size_t>(i)];
+        const double wanted =
+            std::min<double>(std::round(attention_ns(unit, plan, rates) / target_ns), unit.spans());
+        const int64_t needed = unit.rows * kept_spans(unit.first_position + unit.rows);
+        if (wanted < 2 || span_rows + needed > span_rows_max_) continue;
+        unit.pieces = static_cast<int32_t>(wanted);
+        unit.parts_at = static_cast<size_t>(span_rows * plan.heads) * floats_per_span(plan);
+        span_rows += needed;
+    }
+}
+
+void PassBuffers::cut_attention(const PassPlan& plan, const Rates& rates, int32_t threads) {
     constexpr double tiles_max = 1 << 20;
-    const int32_t heads_per_key = plan.heads / plan.kv_heads;
-    const double macs_per_key = 2.0 * plan.head_dim * heads_per_key;
-    const auto unit_ns = [&](const AttentionUnit& unit) {
-        return call_ns +
-               macs_per_key * unit.rows * (unit.first_position + unit.rows) / rates.attention_macs_per_ns;
-    };
     for (GroupPass& group : groups) {
         double total_ns = 0;
         for (int32_t i = 0; i < group.unit_count; ++i)
-            total_ns += unit_ns(group.units[static_cast<size_t>(i)]) * plan.kv_heads;
+            total_ns += attention_ns(group.units[static_cast<size_t>(i)], plan, rates) * plan.kv_heads;
         const double target_ns = std::max(tile_target_ns(total_ns, threads), total_ns / tiles_max);
+        cut_units(group, plan, target_ns, rates);
         group.tiles = 0;
+        AttentionTile tile{0, 0};
         double tile_ns = 0;
-        const int32_t items = group.unit_count * plan.kv_heads;
-        for (int32_t item = 0; item < items; ++item) {
-            tile_ns += unit_ns(group.units[static_cast<size_t>(item / plan.kv_heads)]);
-            if (tile_ns < target_ns && item + 1 < items) continue;
-            group.tile_ends[static_cast<size_t>(group.tiles++)] = item + 1;
-            tile_ns = 0;
+        for (int32_t i = 0; i < group.unit_count; ++i) {
+            AttentionUnit& unit = group.units[static_cast<size_t>(i)];
+            const double item_ns = attention_ns(unit, plan, rates) / unit.pieces;
+            const int32_t items = plan.kv_heads * unit.pieces;
+            unit.first_item = tile.end_item;
+            for (int32_t item = 0; item < items; ++item) {
+                if (tile_ns == 0) tile.first_unit = i;
+                ++tile.end_item;
+                tile_ns += item_ns;
+                const bool is_last = i + 1 == group.unit_count && item + 1 == items;
+                if (tile_ns < 0.75 * target_ns && !is_last) continue;
+                group.attention_tiles[static_cast<size_t>(group.tiles++)] = tile;
+                tile_ns = 0;
+            }
         }
     }
+}
+
+SpanParts PassBuffers::span_parts(const PassPlan& plan, const AttentionUnit& unit, int32_t kv_head) {
+    const auto kept = static_cast<size_t>(kept_spans(unit.first_position + unit.rows));
+    const size_t spans = static_cast<size_t>(unit.rows * (plan.heads / plan.kv_heads)) * kept;
+    float* const maxima =
+        span_parts_.data() + unit.parts_at + static_cast<size_t>(kv_head) * spans * floats_per_span(plan);
+    return {maxima, maxima + spans, kept};
 }
 
 float* PassBuffers::value(Value of) {

@@ -8,6 +8,7 @@
 //     cache        slabs of blocks, each | per group: keys (layers, blocks of the slab, block_bytes) | values likewise |
 //                  (kv_layout.h draws a block); a slab that was given back is null
 //     scratch      per thread: | attention | one row of floats |
+//     span parts   of the attention units that are cut along their context, each | maxima | parts | per KV head
 //
 // Invariant: an input that was taken names no row, slot, block or token outside of what was allocated.
 #pragma once
@@ -23,12 +24,26 @@
 
 namespace treadle::cpu {
 
-// Up to 8 consecutive rows of one sequence, the unit in which attention is cut (with one KV head each).
+// Up to 8 consecutive rows of one sequence. An item of attention is one KV head of it, or where the context is long a piece of
+// that: some of the spans. The items of a unit follow one another, pieces fastest.
 struct AttentionUnit {
     int32_t first_row;
     int32_t rows;
     int32_t first_position;
     int32_t first_block;
+    int32_t pieces = 1;  // of each KV head
+    int32_t first_item = 0;
+    size_t parts_at = 0;  // of its span parts, where there are pieces
+
+    int32_t spans() const { return (first_position + rows - 1) / span_positions + 1; }
+    int32_t first_span(int32_t piece) const {
+        return static_cast<int32_t>(int64_t{spans()} * piece / pieces);
+    }
+};
+
+struct AttentionTile {
+    int32_t first_unit;
+    int32_t end_item;
 };
 
 struct GroupCache {
@@ -59,7 +74,7 @@ struct GroupPass {
     AlignedArray<int32_t> block_table;
     AlignedArray<BlockCopy> copies;
     AlignedArray<AttentionUnit> units;
-    AlignedArray<int32_t> tile_ends;  // of attention: into unit * kv_heads + kv_head
+    AlignedArray<AttentionTile> attention_tiles;
     int32_t copy_count = 0;
     int32_t unit_count = 0;
     int32_t tiles = 0;
@@ -90,8 +105,9 @@ public:
     // is run then.
     [[nodiscard]] Status take(const PassInput& input, Dims dims, const PassPlan& plan);
 
-    // Groups attention's units into tiles; after take.
+    // Cuts attention's units into pieces and groups these into tiles; after take.
     void cut_attention(const PassPlan& plan, const Rates& rates, int32_t threads);
+    SpanParts span_parts(const PassPlan& plan, const AttentionUnit& unit, int32_t kv_head);
 
     float* value(Value of);
     Act act_rows(const ActForm& form, int32_t first_row);
@@ -112,8 +128,7 @@ public:
     AlignedArray<float> logits;
     ActMemory acts[2];
     AlignedArray<RowResult> results;
-    AlignedArray<int32_t>
-        unfinished;  // (blocks of rows with an epilogue) parts of each; Cut says where a region's are
+    AlignedArray<int32_t> unfinished;  // (blocks of rows that count parts); Cut says where a region's are
 
     AlignedArray<int32_t> tokens;
     AlignedArray<int32_t> logit_rows;
@@ -131,10 +146,13 @@ private:
                                      Dims of) const;
 
     size_t slab_bytes(int32_t slab) const;
+    void cut_units(GroupPass& group, const PassPlan& plan, double target_ns, const Rates& rates) const;
 
     std::pmr::vector<void*> slabs_;  // (slabs)
     Memory* kv_ = nullptr;
     AlignedArray<std::byte> scratch;
+    AlignedArray<float> span_parts_;
+    int64_t span_rows_max_ = 0;  // rows of units with pieces, each times its spans
     size_t scratch_stride = 0;
     size_t row_scratch_at = 0;
 };

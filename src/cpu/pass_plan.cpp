@@ -280,7 +280,7 @@ int32_t PassPlan::panels(const Step& step) const {
 int64_t PassPlan::row_blocks_max(int32_t rows) const {
     int64_t blocks = 0;
     for (const Region& region : regions) {
-        if (!region.has_epilogue()) continue;
+        if (!region.counts_parts()) continue;
         blocks += region.kind == RegionKind::attend ? rows : (rows + row_tile - 1) / row_tile;
     }
     return blocks;

@@ -39,7 +39,10 @@ struct Region {
     int32_t first_step;
     int32_t steps;  // of rows all alike; of linear and attend the first, then the epilogue
 
-    bool has_epilogue() const { return steps > 1 && kind != RegionKind::rows; }
+    // Whether each block of rows counts its unfinished parts.
+    bool counts_parts() const {
+        return kind == RegionKind::attend || (kind == RegionKind::linear && steps > 1);
+    }
 };
 
 // The act that a step writes, in which forms, or the one that it reads.
@@ -75,7 +78,7 @@ struct Tile {
 };
 
 // How a region's work is cut: a tile is a range of units × a block of rows. Attention has its own tiles (pass_buffers.h); there
-// the blocks of rows are the attention units, each of as many parts as there are KV heads.
+// the blocks of rows are the attention units.
 struct Cut {
     int32_t units = 0;  // panels, rows, layers
     int32_t ranges = 0;
@@ -83,7 +86,7 @@ struct Cut {
     int32_t row_step = 1;
     int32_t row_blocks = 0;
     int32_t tiles = 0;
-    int32_t first_counter = 0;  // of the unfinished parts of each block of rows, where there is an epilogue
+    int32_t first_counter = 0;  // of the unfinished parts of each block of rows, where they are counted
 
     // Blocks of rows follow one another fastest: a range of panels stays in the cache for all.
     Tile tile(int32_t index) const {
@@ -113,7 +116,7 @@ public:
                                         static_cast<size_t>(region.steps));
     }
 
-    // How many blocks of rows with an epilogue a pass of so many rows has at most, over all regions.
+    // How many blocks of rows that count parts a pass of so many rows has at most, over all regions.
     int64_t row_blocks_max(int32_t rows) const;
 
     std::pmr::vector<Region> regions;

@@ -21,21 +21,20 @@ void PassTiles::run(const Region& region, const Cut& cut, int32_t index, int32_t
         case RegionKind::rows: return run_rows(steps, tile.first_unit, tile.last_unit, thread);
         case RegionKind::linear:
             run_matrix(steps.front(), tile);
-            return end_parts(region, cut, tile.row_block, 1, tile.first_row, tile.last_row, thread);
+            if (region.counts_parts() && ends_block(cut, tile.row_block, 1))
+                run_rows(steps.subspan(1), tile.first_row, tile.last_row, thread);
+            return;
         case RegionKind::logits: return run_logits(steps.front(), tile);
         case RegionKind::candidates: return run_candidates(tile.first_unit, tile.last_unit);
         case RegionKind::attend: return;
     }
 }
 
-// Counts parts of a block of rows as written. Who counts the last runs the epilogue: it sees all that the others wrote.
-void PassTiles::end_parts(const Region& region, const Cut& cut, int32_t block, int32_t parts,
-                          int32_t first_row, int32_t last_row, int32_t thread) const {
-    if (!region.has_epilogue()) return;
+// Counts parts of a block of rows as written. Who counts the last (true) sees all that the others wrote.
+bool PassTiles::ends_block(const Cut& cut, int32_t block, int32_t parts) const {
     const std::atomic_ref<int32_t> unfinished(
         buffers.unfinished[static_cast<size_t>(cut.first_counter + block)]);
-    if (unfinished.fetch_sub(parts, std::memory_order_acq_rel) > parts) return;
-    run_rows(plan.steps_of(region).subspan(1), first_row, last_row, thread);
+    return unfinished.fetch_sub(parts, std::memory_order_acq_rel) == parts;
 }
 
 void PassTiles::run_rows(std::span<const Step> steps, int32_t first, int32_t last, int32_t thread) const {
@@ -148,27 +147,52 @@ void PassTiles::run_logits(const Step& step, const Tile& tile) const {
         buffers.logits.data() + at(tile.first_row, plan.vocabulary), static_cast<size_t>(plan.vocabulary));
 }
 
-void PassTiles::run_attend(const Region& region, const Cut& cut, int32_t tile, int32_t thread) const {
-    const auto& op = std::get<Attend>(plan.steps_of(region).front().op);
-    const auto index = static_cast<size_t>(op.group);
-    const GroupPass& group = buffers.groups[index];
-    const LayerCache cache = buffers.caches[index].layer(op.layer);
-    const int32_t attended_columns = plan.heads * plan.head_dim;
-    int32_t item = tile == 0 ? 0 : group.tile_ends[static_cast<size_t>(tile - 1)];
-    while (item < group.tile_ends[static_cast<size_t>(tile)]) {
-        const int32_t block = item / plan.kv_heads;
+void PassTiles::run_attend(const Region& region, const Cut& cut, int32_t index, int32_t thread) const {
+    const std::span<const Step> steps = plan.steps_of(region);
+    const auto& op = std::get<Attend>(steps.front().op);
+    const GroupPass& group = buffers.groups[static_cast<size_t>(op.group)];
+    const AttentionTile tile = group.attention_tiles[static_cast<size_t>(index)];
+    int32_t item = index == 0 ? 0 : group.attention_tiles[static_cast<size_t>(index - 1)].end_item;
+    for (int32_t block = tile.first_unit; item < tile.end_item; ++block) {
         const AttentionUnit& unit = group.units[static_cast<size_t>(block)];
         const int32_t first = item;
-        const int32_t end = std::min((block + 1) * plan.kv_heads, group.tile_ends[static_cast<size_t>(tile)]);
-        for (; item < end; ++item) {
-            kernels.attend(shape(), cache, group.block_table.data() + unit.first_block, unit.first_position,
-                           unit.rows, item % plan.kv_heads,
-                           buffers.qkv.data() + at(unit.first_row, plan.qkv_columns()),
-                           static_cast<size_t>(plan.qkv_columns()),
-                           buffers.attended.data() + at(unit.first_row, attended_columns),
-                           static_cast<size_t>(attended_columns), buffers.attention_scratch(thread));
-        }
-        end_parts(region, cut, block, end - first, unit.first_row, unit.first_row + unit.rows, thread);
+        const int32_t end = std::min(unit.first_item + plan.kv_heads * unit.pieces, tile.end_item);
+        for (; item < end; ++item) run_attention_item(op, unit, item - unit.first_item, thread);
+        if (!ends_block(cut, block, end - first)) continue;
+        if (unit.pieces > 1) merge_pieces(op, unit, thread);
+        run_rows(steps.subspan(1), unit.first_row, unit.first_row + unit.rows, thread);
+    }
+}
+
+void PassTiles::run_attention_item(const Attend& op, const AttentionUnit& unit, int32_t item,
+                                   int32_t thread) const {
+    const auto group = static_cast<size_t>(op.group);
+    const int32_t kv_head = item / unit.pieces;
+    const int32_t piece = item % unit.pieces;
+    const LayerCache cache = buffers.caches[group].layer(op.layer);
+    const int32_t* const blocks = buffers.groups[group].block_table.data() + unit.first_block;
+    const float* const queries = buffers.qkv.data() + at(unit.first_row, plan.qkv_columns());
+    const auto stride = static_cast<size_t>(plan.qkv_columns());
+    if (unit.pieces > 1) {
+        return kernels.attend_spans(shape(), cache, blocks, unit.first_position, unit.rows, kv_head, queries,
+                                    stride, unit.first_span(piece), unit.first_span(piece + 1),
+                                    buffers.span_parts(plan, unit, kv_head),
+                                    buffers.attention_scratch(thread));
+    }
+    const int32_t columns = plan.heads * plan.head_dim;
+    kernels.attend(shape(), cache, blocks, unit.first_position, unit.rows, kv_head, queries, stride,
+                   buffers.attended.data() + at(unit.first_row, columns), static_cast<size_t>(columns),
+                   buffers.attention_scratch(thread));
+}
+
+void PassTiles::merge_pieces(const Attend& op, const AttentionUnit& unit, int32_t thread) const {
+    const LayerCache cache = buffers.caches[static_cast<size_t>(op.group)].layer(op.layer);
+    const int32_t columns = plan.heads * plan.head_dim;
+    for (int32_t kv_head = 0; kv_head < plan.kv_heads; ++kv_head) {
+        kernels.merge_spans(shape(), cache, unit.first_position, unit.rows, kv_head,
+                            buffers.span_parts(plan, unit, kv_head),
+                            buffers.attended.data() + at(unit.first_row, columns),
+                            static_cast<size_t>(columns), buffers.attention_scratch(thread));
     }
 }
 

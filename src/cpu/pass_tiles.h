@@ -27,10 +27,11 @@ private:
     void run_row(const Step& step, int32_t row, int32_t thread) const;
     void run_matrix(const Step& step, const Tile& tile) const;
     void run_logits(const Step& step, const Tile& tile) const;
-    void run_attend(const Region& region, const Cut& cut, int32_t tile, int32_t thread) const;
+    void run_attend(const Region& region, const Cut& cut, int32_t index, int32_t thread) const;
     void run_candidates(int32_t first_row, int32_t last_row) const;
-    void end_parts(const Region& region, const Cut& cut, int32_t block, int32_t parts, int32_t first_row,
-                   int32_t last_row, int32_t thread) const;
+    void run_attention_item(const Attend& op, const AttentionUnit& unit, int32_t item, int32_t thread) const;
+    void merge_pieces(const Attend& op, const AttentionUnit& unit, int32_t thread) const;
+    bool ends_block(const Cut& cut, int32_t block, int32_t parts) const;
 
     void embed_row(const Embed& op, const Step& step, int32_t row) const;
     void norm_row(const AddNorm& op, const Step& step, int32_t row, int32_t thread) const;

@@ -88,6 +88,32 @@ std::vector<float> attend_rows(AttendFunction attend, Case& c, int32_t first, in
     return out;
 }
 
+// As attend_rows, in pieces that end before the given spans, the last pieces first.
+std::vector<float> attend_in_pieces(const Kernels& kernels, Case& c, int32_t first, int32_t rows,
+                                    std::vector<int32_t> ends) {
+    const FloatMode mode;
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    std::vector<float> out(rows * c.row_floats(), -1.0f);
+    std::vector<float> scratch(attention_scratch_bytes(c.shape, first + rows) / sizeof(float) + 16, nan);
+    void* aligned =
+        reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) & ~uintptr_t{63});
+    ends.insert(ends.begin(), 0);
+    const size_t kept = static_cast<size_t>(ends.back() + 15) / 16 * 16;
+    const size_t spans = static_cast<size_t>(rows * (c.shape.heads / c.shape.kv_heads)) * kept;
+    for (int32_t head = 0; head < c.shape.kv_heads; head++) {
+        std::vector<float> maxima(spans, nan),
+            values(spans * static_cast<size_t>(c.shape.head_dim + 16), nan);
+        const SpanParts parts{maxima.data(), values.data(), kept};
+        for (size_t i = ends.size() - 1; i > 0; i--)
+            kernels.attend_spans(c.shape, c.cache.layer(), c.block_table.data(), first, rows, head,
+                                 c.queries.data() + first * c.row_floats(), c.row_floats(), ends[i - 1],
+                                 ends[i], parts, aligned);
+        kernels.merge_spans(c.shape, c.cache.layer(), first, rows, head, parts, out.data(), c.row_floats(),
+                            aligned);
+    }
+    return out;
+}
+
 bool same(float a, float b) {
     return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) || (a != a && b != b);
 }
@@ -399,6 +425,22 @@ TEST_CASE("attention: a format's unwritten slots and special values") {
             }
             c.queries[280 * c.row_floats()] = std::numeric_limits<float>::infinity();
             CHECK(attend_rows(attend, c, 280, 1)[0] != 0.0f);
+        }
+    }
+}
+
+TEST_CASE("attention in pieces equals attention at once, wherever the pieces end") {
+    for (const Pair pair : {Pair{}, Pair{KvType::q8_0, KvType::tbq4}, Pair{KvType::tbq4x, KvType::tbq4}}) {
+        Case c = make_case({4, 2, 64}, 17 * span_positions + 4, true, 21, pair);
+        for (const auto& [first, rows] : {std::pair{c.positions - 1, 1}, {c.positions - 8, 8}, {508, 8}}) {
+            const int32_t spans = (first + rows - 1) / span_positions + 1;
+            const std::vector<float> expected = attend_rows(scalar::kernels.attend, c, first, rows);
+            for (const CpuTier tier : test::runnable_tiers()) {
+                const Kernels& kernels = kernels_of(tier);
+                CHECK(same(expected, attend_in_pieces(kernels, c, first, rows, {spans})));
+                CHECK(same(expected, attend_in_pieces(kernels, c, first, rows, {1, spans})));
+                CHECK(same(expected, attend_in_pieces(kernels, c, first, rows, {1, 2, spans - 1, spans})));
+            }
         }
     }
 }

@@ -317,6 +317,45 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("a long context is shared by threads, and equals the program run literally") {
+    const auto make = [](const Program& program, std::vector<TestSequence>& sequences) {
+        std::vector<TestPass> passes;
+        for (int32_t done = 0; done < 576; done += 64)
+            passes.emplace_back(program, std::vector<PassRows>{{&sequences[0], 64, true}});
+        passes.emplace_back(program, std::vector<PassRows>{{&sequences[0], 1, true}});
+        passes.emplace_back(program,
+                            std::vector<PassRows>{{&sequences[1], 3, true}, {&sequences[0], 1, true}});
+        return passes;
+    };
+    Fixture reference(CpuTier::scalar);
+    Interpreter interpreter(*reference.program, static_cast<const cpu::CpuWeightStore&>(*reference.store));
+    std::vector<TestSequence> sequences = make_sequences(1, 600, 15);
+    sequences.push_back({{1, 2, 3}, {}});
+    for (int32_t block = 0; sequences[1].blocks.empty(); ++block) {
+        const std::vector<int32_t>& taken = sequences[0].blocks;
+        if (std::count(taken.begin(), taken.end(), block) == 0) sequences[1].blocks.push_back(block);
+    }
+    std::vector<TestSequence> fresh = sequences;
+    std::vector<std::vector<RowOutput>> expected;
+    for (const TestPass& pass : make(*reference.program, sequences))
+        expected.push_back(interpreter.run(pass.input()));
+    for (const int32_t threads : {1, 2, 3}) {
+        for (const bool cut : {false, true}) {
+            sequences = fresh;
+            int64_t now = 0;
+            Fixture f(CpuTier::scalar, threads, {}, cut ? ClockHook{&now, tick} : system_clock());
+            size_t index = 0;
+            for (TestPass& pass : make(*f.program, sequences)) {
+                REQUIRE(f.backend->begin(pass.input(), pass.dims()) == Status::OK);
+                while (cut && f.backend->advance(0, threads).state == PassState::more) continue;
+                finish(*f.backend);
+                CHECK(outputs_of(*f.backend, f.program->vocabulary) == expected[index]);
+                ++index;
+            }
+        }
+    }
+}
+
 TEST_CASE("the caller's rounding mode neither matters nor changes") {
     Fixture f(CpuTier::automatic, 2);
     std::vector<std::vector<RowOutput>> outputs[2];

@@ -2,8 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <memory>
+#include <numeric>
 #include <vector>
 
+#include "cpu/pass_buffers.h"
 #include "cpu/pass_plan.h"
 #include "test_backend_model.h"
 
@@ -17,12 +20,13 @@ struct Compiled {
     explicit Compiled(const TinyShape& shape) : memory(heap.hooks()), plan(&memory.other) {
         Error error;
         REQUIRE(make_cpu_weight_store(CpuTier::scalar, memory, &store, &error) == Status::OK);
-        const Program program = tiny_program(shape, *store, &memory.other, 1);
-        REQUIRE(plan.compile(program, static_cast<const CpuWeightStore&>(*store), &error) == Status::OK);
+        program = std::make_unique<Program>(tiny_program(shape, *store, &memory.other, 1));
+        REQUIRE(plan.compile(*program, static_cast<const CpuWeightStore&>(*store), &error) == Status::OK);
     }
     TestHeap heap;
     MemorySet memory;
     Owned<WeightStore> store;
+    std::unique_ptr<Program> program;
     PassPlan plan;
 };
 
@@ -42,7 +46,7 @@ TEST_CASE("a layer is five regions, each with the row-wise operations behind it 
     CHECK(kinds == expected);
     for (const Region& region : plan.regions) {
         const bool has = region.kind == RegionKind::linear || region.kind == RegionKind::attend;
-        CHECK(region.has_epilogue() == has);
+        CHECK(region.counts_parts() == has);
     }
 }
 
@@ -94,4 +98,46 @@ TEST_CASE("tiles cover each panel of each row once, and the counters suffice") {
         }
     }
     CHECK(any_blocks);
+}
+
+TEST_CASE("attention of one long sequence is cut for all threads, and its pieces cover each span once") {
+    constexpr int32_t positions = 8192;
+    Compiled compiled({.kv_heads = 1});
+    PassPlan& plan = compiled.plan;
+    PassBuffers buffers(&compiled.memory.other);
+    buffers.create_cache(*compiled.program, positions / 16, &compiled.memory.other, &compiled.memory.kv);
+    buffers.allocate(plan, *compiled.program, {64, 64}, 16, &compiled.memory.scratch);
+    TestSequence sequence{std::vector<int32_t>(positions, 1), std::vector<int32_t>(positions / 16), 0};
+    std::iota(sequence.blocks.begin(), sequence.blocks.end(), 0);
+    const Rates rates{60, 16, 10, 2, 10};
+    for (const int32_t threads : {2, 16}) {
+        for (const int32_t rows : {1, 8, 61}) {
+            sequence.computed = positions - rows;
+            const TestPass pass(*compiled.program, {{&sequence, rows, true}});
+            REQUIRE(buffers.take(pass.input(), pass.dims(), plan) == Status::OK);
+            buffers.cut_attention(plan, rates, threads);
+            const GroupPass& group = buffers.groups[0];
+            if (rows == 1) CHECK(group.tiles >= std::min(3 * threads, positions / span_positions));
+            int32_t items = 0;
+            for (int32_t i = 0; i < group.unit_count; ++i) {
+                const AttentionUnit& unit = group.units[static_cast<size_t>(i)];
+                REQUIRE(unit.first_item == items);
+                items += unit.pieces;
+                REQUIRE(unit.first_span(0) == 0);
+                REQUIRE(unit.first_span(unit.pieces) == unit.spans());
+                for (int32_t piece = 0; piece < unit.pieces; ++piece)
+                    REQUIRE(unit.first_span(piece) < unit.first_span(piece + 1));
+            }
+            int32_t item = 0;
+            for (int32_t i = 0; i < group.tiles; ++i) {
+                const AttentionTile& tile = group.attention_tiles[static_cast<size_t>(i)];
+                const AttentionUnit& unit = group.units[static_cast<size_t>(tile.first_unit)];
+                REQUIRE(item >= unit.first_item);
+                REQUIRE(item < unit.first_item + unit.pieces);
+                REQUIRE(tile.end_item > item);
+                item = tile.end_item;
+            }
+            CHECK(item == items);
+        }
+    }
 }
