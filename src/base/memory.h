@@ -23,8 +23,6 @@ struct AllocatorHooks {
     void* user = nullptr;
     void* (*alloc)(void* user, size_t size, size_t alignment, int32_t kind) = nullptr;
     void (*free)(void* user, void* pointer, size_t size, size_t alignment, int32_t kind) = nullptr;
-    // Null, or told of memory that will only be read from now on; perhaps more than once.
-    void (*settle)(void* user, void* pointer, size_t size, int32_t kind) = nullptr;
 };
 
 class Memory final : public std::pmr::memory_resource {
@@ -33,9 +31,6 @@ public:
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
 
-    void settle(void* pointer, size_t size) const {
-        if (hooks_.settle != nullptr) hooks_.settle(hooks_.user, pointer, size, static_cast<int32_t>(kind_));
-    }
     size_t bytes_in_use() const { return bytes_in_use_.load(std::memory_order_relaxed); }
     size_t bytes_peak() const { return bytes_peak_.load(std::memory_order_relaxed); }
 

@@ -14,9 +14,8 @@ int32_t core_count();
 
 // Whole pages of the system's memory, for whom the caller remembers the size. Null: there are none.
 void* allocate_pages(size_t size);
+void* allocate_large_pages(size_t size);  // the same, on the system's large pages where it has them to give
 void free_pages(void* pages, size_t size);
-void merge_pages(void* pages,
-                 size_t size);  // the system may put the contents on large pages, in its own time
 
 // Opens a regular file for reading. NOT_FOUND, IO (a directory, no permission, a device) name the path.
 [[nodiscard]] Status open_file(const char* path, Memory* memory, Owned<FileReader>* out, Error* error);

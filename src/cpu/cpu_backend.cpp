@@ -223,7 +223,6 @@ Status CpuWeightStore::make_backend(const BackendParams& params, MemorySet& memo
                     static_cast<int>(params.threads), static_cast<int>(limits::threads_max));
     }
     if (params.clock.now_ns == nullptr) return fail(error, Status::INVALID_ARGUMENT, "clock: it is null");
-    for (AlignedArray<uint8_t>& slab : slabs_) memory_.weights.settle(slab.data(), slab.size());
     *out = make_owned<CpuBackend>(&memory.other, *this, params, memory);
     return Status::OK;
 }

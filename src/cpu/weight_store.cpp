@@ -18,7 +18,7 @@ Status CpuWeightStore::add(const WeightShape& tensor, WeightUse use, WeightId* o
     return Status::OK;
 }
 
-// One slab, so that the system can merge its pages to large ones, and the memory is refused before anything is read.
+// One slab, so that the system can give it large pages, and the memory is refused before anything is read.
 void CpuWeightStore::allocate() {
     size_t bytes = 0;
     for (size_t i = allocated_; i < weights_.size(); ++i) bytes += weights_[i].packed.bytes;
