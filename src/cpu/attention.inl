@@ -97,35 +97,15 @@ constexpr int columns_of = accumulators_max / tile >= 4   ? 4
                            : accumulators_max / tile >= 2 ? 2
                                                           : 1;
 
-template <int size = attention_tile_max>
-static void score_any_tile(int32_t tile, const Attention& a, const float* queries, int32_t first_block,
-                           int32_t begin, int32_t end, float* scores) {
-    if constexpr (size > 1) {
-        if (tile < size) return score_any_tile<size - 1>(tile, a, queries, first_block, begin, end, scores);
-    }
-    score_tile<size, columns_of<size>>(a, queries, first_block, begin, end, scores);
+// Blocks lie anywhere, so no hardware foresees where the next one begins. Kernels ask for the one some turns ahead while they
+// compute, line by line: as many requests at once as one block has would hold up what is read now.
+static int32_t block_ahead(const Attention& a, int32_t block) {
+    const int32_t ahead = block + attention_blocks_at_once;
+    return ahead < a.blocks() ? ahead : block;
 }
 
-template <int size = attention_tile_max>
-static void value_any_tile(int32_t tile, const Attention& a, int32_t first_block, int32_t begin, int32_t end,
-                           const float* p, float* out, size_t out_stride) {
-    if constexpr (size > 1) {
-        if (tile < size)
-            return value_any_tile<size - 1>(tile, a, first_block, begin, end, p, out, out_stride);
-    }
-    value_tile<size, columns_of<size>>(a, first_block, begin, end, p, out, out_stride);
-}
-
-// Asks for keys or values that the next turn reads: blocks lie anywhere, so no hardware foresees where the next one begins.
-template <auto head_of>
-static void prefetch_blocks(const Attention& a, int32_t begin) {
-    const bool of_keys = head_of == &Attention::keys;
-    const size_t bytes = of_keys ? a.cache.keys.code_step : a.cache.values.code_step;
-    for (int32_t block = begin; block < begin + attention_blocks_at_once && block < a.blocks(); block++) {
-        const KvHead head = (a.*head_of)(block);
-        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(head.codes + i);
-        __builtin_prefetch(head.scales);
-    }
+TREADLE_LANES_WORD void prefetch_lines(const void* from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const uint8_t*>(from) + i);
 }
 
 #include "cpu/attention_keys.inl"
@@ -165,7 +145,6 @@ static void score_span(const Attention& a, int32_t first, int32_t first_block, i
     for (int32_t begin = 0; begin < blocks; begin += attention_blocks_at_once) {
         const int32_t end =
             blocks - begin < attention_blocks_at_once ? blocks : begin + attention_blocks_at_once;
-        prefetch_blocks<&Attention::keys>(a, first_block + end);
         score_tiles(a, first, first_block, begin, end);
     }
 }

@@ -91,12 +91,15 @@ static void quantize_queries(const Attention& a, const float* queries, size_t st
 template <int tile, int columns>
 TREADLE_LANES_WORD void score_blocks(const Attention& a, const float* queries, int32_t block, float* scores) {
     const uint16_t* keys[columns];
+    const uint16_t* ahead[columns];
     F32x16 sums[tile][columns];
     for (int c = 0; c < columns; c++) {
         keys[c] = reinterpret_cast<const uint16_t*>(a.keys(block + c).codes);
+        ahead[c] = reinterpret_cast<const uint16_t*>(a.keys(block_ahead(a, block + c)).codes);
         for (int i = 0; i < tile; i++) sums[i][c] = zero_f32();
     }
     for (int32_t begin = 0; begin < a.head_dim; begin += 4) {  // by four: unrolled
+        for (int c = 0; c < columns; c++) prefetch_lines(ahead[c] + begin * 16, 128);
         for (int32_t d = begin; d < begin + 4; d++) {
             for (int c = 0; c < columns; c++) {
                 const F32x16 key = load_f16(keys[c] + d * 16);
@@ -142,6 +145,7 @@ TREADLE_LANES_WORD void score_block(const Attention& a, int32_t row_head, int32_
     constexpr int32_t line_bytes = kind == PackedCodes::u8 ? 8 * 64 : 4 * 64;  // of 32 dimensions
     const KvLayout& layout = a.cache.keys;
     const KvHead keys = a.keys(block);
+    const KvHead next = a.keys(block_ahead(a, block));
     const int8_t* q[tile];
     F32x16 s[tile];
     TREADLE_UNROLL
@@ -150,14 +154,20 @@ TREADLE_LANES_WORD void score_block(const Attention& a, int32_t row_head, int32_
         s[i] = zero_f32();
     }
     const uint8_t* lines = keys.codes;
+    const uint8_t* ahead = next.codes;
+    __builtin_prefetch(next.scales);
     for (int32_t g = 0, k = 0; g < layout.groups; g++) {
         I32x16 total[tile];
+        prefetch_lines(ahead, line_bytes);
         dot_quads<kind, 32, 0, 8>(lines, q, k, table, total);
         lines += line_bytes;
+        ahead += line_bytes;
         k += 32;
         if constexpr (kind == PackedCodes::table4) {
-            for (; k < (g + 1) * layout.group; k += 32, lines += line_bytes)
+            for (; k < (g + 1) * layout.group; k += 32, lines += line_bytes, ahead += line_bytes) {
+                prefetch_lines(ahead, line_bytes);
                 dot_quads<kind, 32, 0, 8, tile, false>(lines, q, k, table, total);
+            }
         }
         const F32x16 scale = load_f16(keys.scales + 16 * g);
         TREADLE_UNROLL

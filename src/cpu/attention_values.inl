@@ -39,7 +39,10 @@ TREADLE_LANES_WORD void add_values(const Attention& a, const Levels& levels, int
             sums[i][c] = load(out + static_cast<size_t>(i) * out_stride + c * 16);
     for (; begin < end; begin += 16) {
         const KvHead values = a.values(first_block + begin / 16);
+        const KvHead next = a.values(block_ahead(a, first_block + begin / 16));
         const uint8_t* from = values.codes + value_bytes(type, dimension);
+        const uint8_t* ahead = next.codes + value_bytes(type, dimension);
+        if constexpr (type != KvType::f16) __builtin_prefetch(next.scales);
         float weights[groups][tile][16];
         if constexpr (type != KvType::f16) {
             for (int g = 0; g < groups; g++) {
@@ -49,7 +52,8 @@ TREADLE_LANES_WORD void add_values(const Attention& a, const Levels& levels, int
             }
         }
         const int32_t count = end - begin < 16 ? end - begin : 16;
-        for (int32_t j = 0; j < count; j++, from += position_bytes) {
+        for (int32_t j = 0; j < count; j++, from += position_bytes, ahead += position_bytes) {
+            prefetch_lines(ahead, value_bytes(type, 16 * columns));
             for (int c = 0; c < columns; c++) {
                 const F32x16 value = (c + first_half) % 2 == 0 ? load_value<type, 0>(from, c, levels)
                                                                : load_value<type, 1>(from, c, levels);
@@ -124,7 +128,6 @@ static void value_span(const Attention& a, int32_t first, int32_t span) {
     constexpr int32_t step = attention_blocks_at_once * 16;
     const int32_t visible_to_last = a.visible(a.row_heads() - 1, span);
     for (int32_t begin = 0; begin < visible_to_last; begin += step) {
-        prefetch_blocks<&Attention::values>(a, first_block + begin / 16 + attention_blocks_at_once);
         for (int32_t row_head = first; row_head < a.row_heads();) {
             const int32_t tile = tile_size(a.row_heads() - row_head, attention_tile_max);
             const int32_t common = a.visible(row_head, span);
