@@ -97,15 +97,18 @@ constexpr int columns_of = accumulators_max / tile >= 4   ? 4
                            : accumulators_max / tile >= 2 ? 2
                                                           : 1;
 
-// Blocks lie anywhere, so no hardware foresees where the next one begins. Kernels ask for the one some turns ahead while they
-// compute, line by line: as many requests at once as one block has would hold up what is read now.
+// Blocks lie anywhere, so no hardware foresees where the next one begins. Kernels ask for the one some blocks ahead while they
+// compute, line by line: as many requests at once as one block has would hold up what is read now. They go to the second-level
+// cache, which can wait for more lines than the first.
 static int32_t block_ahead(const Attention& a, int32_t block) {
-    const int32_t ahead = block + attention_blocks_at_once;
-    return ahead < a.blocks() ? ahead : block;
+    constexpr int32_t blocks_ahead = 8;
+    return block + blocks_ahead < a.blocks() ? block + blocks_ahead : block;
 }
 
 TREADLE_LANES_WORD void prefetch_lines(const void* from, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const uint8_t*>(from) + i);
+    constexpr int second_level = 2;
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(static_cast<const uint8_t*>(from) + i, 0, second_level);
 }
 
 #include "cpu/attention_keys.inl"

@@ -155,7 +155,7 @@ TREADLE_LANES_WORD void score_block(const Attention& a, int32_t row_head, int32_
     }
     const uint8_t* lines = keys.codes;
     const uint8_t* ahead = next.codes;
-    __builtin_prefetch(next.scales);
+    prefetch_lines(next.scales, 1);
     for (int32_t g = 0, k = 0; g < layout.groups; g++) {
         I32x16 total[tile];
         prefetch_lines(ahead, line_bytes);

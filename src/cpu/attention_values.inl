@@ -42,7 +42,7 @@ TREADLE_LANES_WORD void add_values(const Attention& a, const Levels& levels, int
         const KvHead next = a.values(block_ahead(a, first_block + begin / 16));
         const uint8_t* from = values.codes + value_bytes(type, dimension);
         const uint8_t* ahead = next.codes + value_bytes(type, dimension);
-        if constexpr (type != KvType::f16) __builtin_prefetch(next.scales);
+        if constexpr (type != KvType::f16) prefetch_lines(next.scales, 1);
         float weights[groups][tile][16];
         if constexpr (type != KvType::f16) {
             for (int g = 0; g < groups; g++) {
