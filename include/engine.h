@@ -179,8 +179,9 @@ typedef struct engine_model_params {
     uint32_t struct_size;
     int32_t cpu_code;   /* ENGINE_CPU_…; one that this processor lacks is ENGINE_INVALID_ARGUMENT. Default: automatic */
     int32_t threads;    /* of the load and of each engine's steps, the caller's among them; 0: cores - 1. Default: 0 */
-    engine_parallel_for_fn parallel_for; /* NULL: a load has threads of its own until it returns, and each engine its own pool
-                                            of threads, parked between steps */
+    engine_parallel_for_fn parallel_for; /* NULL: a load has threads of its own until it returns, each engine its own pool of
+                                            threads, parked between steps, and a model one that works for a moment after its
+                                            first engine was made: it moves the weights to large pages, which read faster */
     void* parallel_for_user;
     engine_alloc_fn alloc; /* alloc and free: both or neither; NULL: a built-in allocator (mimalloc), apart from malloc */
     engine_free_fn free;

@@ -11,8 +11,8 @@ namespace {
 constexpr size_t pages_bytes_min = size_t{1} << 20;
 
 // Large pieces of the KV cache come straight from the operating system, so that what engine_trim gives back is free for other
-// programs at once: mimalloc keeps pages for a while. So do weights, on large pages where they can be had: every pass reads them
-// all, and to get them page by page would take longer than to pack them.
+// programs at once: mimalloc keeps pages for a while. So do weights, since every pass reads them all, which is faster on large
+// pages.
 bool takes_pages(size_t size, int32_t kind) {
     const bool kind_does =
         kind == static_cast<int32_t>(MemoryKind::kv) || kind == static_cast<int32_t>(MemoryKind::weights);
@@ -20,9 +20,7 @@ bool takes_pages(size_t size, int32_t kind) {
 }
 
 void* default_alloc(void*, size_t size, size_t alignment, int32_t kind) {
-    if (!takes_pages(size, kind)) return mi_malloc_aligned(size, alignment);
-    return kind == static_cast<int32_t>(MemoryKind::weights) ? allocate_large_pages(size)
-                                                             : allocate_pages(size);
+    return takes_pages(size, kind) ? allocate_pages(size) : mi_malloc_aligned(size, alignment);
 }
 
 void default_free(void*, void* pointer, size_t size, size_t, int32_t kind) {
@@ -33,9 +31,14 @@ void default_free(void*, void* pointer, size_t size, size_t, int32_t kind) {
     }
 }
 
+// Not before they are full: a virtual machine may have lent its large free pages to others, and would wait for each.
+void default_settle(void*, void* pointer, size_t size, int32_t kind, bool now) {
+    if (takes_pages(size, kind)) merge_pages(pointer, size, now);
+}
+
 }  // namespace
 
-AllocatorHooks default_allocator() { return {nullptr, default_alloc, default_free}; }
+AllocatorHooks default_allocator() { return {nullptr, default_alloc, default_free, default_settle}; }
 
 void write_error(engine_error* out, Status status, const Error& error) {
     if (out == nullptr || out->struct_size < struct_bytes_min || out->struct_size > struct_bytes_max) return;

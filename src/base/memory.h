@@ -23,6 +23,9 @@ struct AllocatorHooks {
     void* user = nullptr;
     void* (*alloc)(void* user, size_t size, size_t alignment, int32_t kind) = nullptr;
     void (*free)(void* user, void* pointer, size_t size, size_t alignment, int32_t kind) = nullptr;
+    // Null, or told of memory, or a part of some, that will only be read from now on; perhaps more than once. now: it may take
+    // its time for it, while others read.
+    void (*settle)(void* user, void* pointer, size_t size, int32_t kind, bool now) = nullptr;
 };
 
 class Memory final : public std::pmr::memory_resource {
@@ -31,6 +34,10 @@ public:
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
 
+    bool settles() const { return hooks_.settle != nullptr; }
+    void settle(void* pointer, size_t size, bool now) const {
+        if (settles()) hooks_.settle(hooks_.user, pointer, size, static_cast<int32_t>(kind_), now);
+    }
     size_t bytes_in_use() const { return bytes_in_use_.load(std::memory_order_relaxed); }
     size_t bytes_peak() const { return bytes_peak_.load(std::memory_order_relaxed); }
 

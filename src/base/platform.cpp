@@ -78,25 +78,19 @@ void* allocate_pages(size_t size) {
     return pages == MAP_FAILED ? nullptr : pages;
 }
 
-// Starts at a multiple of 2 MB, the size of a large page: what the system gave before that and behind the end goes back.
-void* allocate_large_pages(size_t size) {
-    constexpr size_t large = size_t{2} << 20;
-    if (size > SIZE_MAX - 2 * large) return nullptr;
-    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    const size_t whole = (size + page - 1) / page * page;
-    auto* mapped = static_cast<char*>(allocate_pages(whole + large));
-    if (mapped == nullptr) return nullptr;
-    const size_t before = (large - reinterpret_cast<uintptr_t>(mapped) % large) % large;
-    char* pages = mapped + before;
-    if (before > 0) munmap(mapped, before);
-    munmap(pages + whole, large - before);
-#ifdef MADV_HUGEPAGE
-    madvise(pages, whole, MADV_HUGEPAGE);  // a wish; where it isn't granted nothing is lost
-#endif
-    return pages;
+void free_pages(void* pages, size_t size) { munmap(pages, size); }
+
+// Wishes; where they aren't granted nothing is lost.
+void merge_pages(void* pages, size_t size, bool now) {
+    constexpr int collapse = 25;  // MADV_COLLAPSE, since Linux 6.1
+    if (madvise(pages, size, MADV_HUGEPAGE) == 0 && now) madvise(pages, size, collapse);
 }
 
-void free_pages(void* pages, size_t size) { munmap(pages, size); }
+void sleep_ns(int64_t duration) {
+    constexpr int64_t second = 1'000'000'000;
+    const timespec of{static_cast<time_t>(duration / second), static_cast<long>(duration % second)};
+    nanosleep(&of, nullptr);
+}
 
 ClockHook system_clock() { return {nullptr, monotonic_ns}; }
 

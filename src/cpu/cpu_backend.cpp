@@ -223,6 +223,7 @@ Status CpuWeightStore::make_backend(const BackendParams& params, MemorySet& memo
                     static_cast<int>(params.threads), static_cast<int>(limits::threads_max));
     }
     if (params.clock.now_ns == nullptr) return fail(error, Status::INVALID_ARGUMENT, "clock: it is null");
+    std::call_once(settled_, [&] { settle(params.parallel_for.run == nullptr && params.threads > 1); });
     *out = make_owned<CpuBackend>(&memory.other, *this, params, memory);
     return Status::OK;
 }

@@ -1,7 +1,10 @@
 // Loading into the store, and the choice of the tier.
 #include "cpu/weight_store.h"
 
+#include <algorithm>
+
 #include "base/limits.h"
+#include "base/platform.h"
 
 namespace treadle::cpu {
 
@@ -18,7 +21,7 @@ Status CpuWeightStore::add(const WeightShape& tensor, WeightUse use, WeightId* o
     return Status::OK;
 }
 
-// One slab, so that the system can give it large pages, and the memory is refused before anything is read.
+// One slab, so that the system can merge its pages to large ones, and the memory is refused before anything is read.
 void CpuWeightStore::allocate() {
     size_t bytes = 0;
     for (size_t i = allocated_; i < weights_.size(); ++i) bytes += weights_[i].packed.bytes;
@@ -35,6 +38,46 @@ void CpuWeightStore::allocate() {
 
 void CpuWeightStore::pack(WeightId id, int64_t first_row, int64_t rows, const void* bytes) {
     pack_rows(weights_[static_cast<size_t>(id)].packed, first_row, rows, bytes);
+}
+
+PageMerger::PageMerger(Memory& weights, std::span<AlignedArray<uint8_t>> slabs,
+                       std::pmr::memory_resource* memory)
+    : weights_(weights), slabs_(slabs) {
+    constexpr int32_t threads = 2;  // the caller of the pool, who does nothing here, counts
+    Error no_thread;
+    if (ThreadPool::create(memory, threads, merge_one, this, &pool_, &no_thread) == Status::OK)
+        pool_->open(threads);
+}
+
+// Who reads a piece waits until it is merged, so pauses are most of the time.
+bool PageMerger::merge_one(void* self, int32_t) {
+    constexpr int32_t pauses = 4;  // times the time that merging takes
+    auto& merger = *static_cast<PageMerger*>(self);
+    if (merger.slab_ == merger.slabs_.size()) return false;
+    sleep_ns(merger.pause_ns_);
+    AlignedArray<uint8_t>& slab = merger.slabs_[merger.slab_];
+    uint8_t* const from = slab.data() + merger.at_;
+    const size_t to_next = large_page_bytes - reinterpret_cast<uintptr_t>(from) % large_page_bytes;
+    const size_t bytes = std::min(slab.size() - merger.at_, to_next);
+    const ClockHook clock = system_clock();
+    const int64_t begun = clock.now();
+    merger.weights_.settle(from, bytes, true);
+    merger.pause_ns_ = pauses * (clock.now() - begun);
+    merger.at_ += bytes;
+    if (merger.at_ == slab.size()) {
+        merger.at_ = 0;
+        ++merger.slab_;
+    }
+    return true;
+}
+
+void CpuWeightStore::settle(bool own_threads) {
+    if (!memory_.weights.settles()) return;
+    if (own_threads) {
+        merger_ = make_owned<PageMerger>(&memory_.other, memory_.weights, slabs_, &memory_.other);
+        return;
+    }
+    for (AlignedArray<uint8_t>& slab : slabs_) memory_.weights.settle(slab.data(), slab.size(), false);
 }
 
 const StoredWeight* CpuWeightStore::find(WeightId id) const {
