@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What the formats of the KV cache cost in quality: the engine's logits with each pair of them against the oracle's.
 
-    kv_quality.py MODEL.gguf DUMP_LOGITS [--text TEXT] [--folder FOLDER]
+    kv_quality.py MODEL.gguf DUMP_LOGITS [--text TEXT] [--folder FOLDER] [--formats-alone]
 
 DUMP_LOGITS is the program of that name in the build folder. The text, Debian's copy of the GPL-3 if none is given, is cut into 8
 chunks of 512 tokens from its beginning and one of 4,096 from its end; the second half of each is scored. FOLDER keeps the
-oracle's logits between runs (2 GB). Takes some minutes and 8 GB of memory; needs `pip install gguf numpy`.
+oracle's logits between runs (2 GB). With --formats-alone the formats are the only thing that isn't float32: keys and values pass
+through them in the oracle itself (numpy_kv.py). Takes some minutes and 8 GB of memory; needs `pip install gguf numpy`.
 """
 import argparse
 import pathlib
@@ -14,6 +15,7 @@ import sys
 import tempfile
 
 from compare import distance, oracle_logits
+from numpy_kv import NumpyLlamaKv
 from numpy_llama import read_logits
 
 PAIRS = [("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "tbq4"), ("tbq4x", "tbq4"), ("tbq4", "tbq4")]
@@ -38,6 +40,7 @@ def main():
     parser.add_argument("dump_logits")
     parser.add_argument("--text", default="/usr/share/common-licenses/GPL-3")
     parser.add_argument("--folder")
+    parser.add_argument("--formats-alone", action="store_true")
     options = parser.parse_args()
     scratch = tempfile.TemporaryDirectory()
     folder = pathlib.Path(options.folder or scratch.name)
@@ -54,8 +57,12 @@ def main():
     for keys, values in PAIRS:
         row = f"| {keys} / {values}"
         for name, chunks in sets.items():
-            logits = folder / "engine.bin"
             print(f"{keys}/{values}, {name}", file=sys.stderr)
+            if options.formats_alone:
+                model = NumpyLlamaKv(options.model, keys, values)
+                row += " | " + cells(chunks, oracle[name], (model.logits(tokens) for tokens in chunks))
+                continue
+            logits = folder / "engine.bin"
             subprocess.run([options.dump_logits, options.model, folder / f"{name}.txt", logits, keys, values], check=True)
             row += " | " + cells(chunks, oracle[name], read_logits(logits))
             logits.unlink()

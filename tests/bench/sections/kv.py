@@ -64,7 +64,8 @@ def compare(bench: Bench, code: str) -> Section:
         for figure, count in zip(figures, case.measured):
             for side in sides:
                 times = ratio(figure, samples, side.name, sides[0].name)
-                goal = GOALS.get(used, {}).get(case.context) if side is sides[-1] else None
+                own_prompts = count <= case.filled  # a shared one is read from memory once for all
+                goal = GOALS.get(used, {}).get(case.context) if side is sides[-1] and own_prompts else None
                 first = side is sides[0]
                 rows.append([case.title if first else "", str(case.context) if first else "", str(min(case.filled, count)) if first else "", str(count) if first else "", side.name,
                              f"{bytes_of[side.name] / 1024:.2f}", spread(samples[figure.key][side.name]),
